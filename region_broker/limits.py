@@ -16,6 +16,8 @@ REQUEST_BYTES_MAX: Final = 100 * MIB
 RESPONSE_BYTES_MAX: Final = 200 * MIB
 # Elements of one array field in one request; also bounded by the bytes left in the frame.
 ARRAY_ELEMENTS_MAX: Final = 100_000
+# Tagged fields of one structure (KIP-482): no version of any request has more than ten.
+TAGGED_FIELDS_MAX: Final = 50
 # Elements of a request, and rows of an answer, that the event loop reads or writes in one go; what has more is done
 # in pieces of PIECE_ELEMENTS (1 to 5 us each), and others are served in between.
 ELEMENTS_AT_ONCE_MAX: Final = 1_000
@@ -143,6 +145,10 @@ OFFSET_COMMIT_BYTES_MAX: Final = 4 * MIB
 TOPIC_REGEX_BYTES_MAX: Final = 1_024
 TOPIC_REGEX_STATES_MAX: Final = 1_000
 SUBSCRIBED_TOPICS_MAX: Final = 10_000  # names that one member may subscribe to
+# The same for a member of the classic protocol, which may bring MEMBER_METADATA_BYTES_MAX, and for all members of a group of the
+# new one: more of these have fewer than 17 letters each.
+CLASSIC_TOPICS_MAX: Final = 50_000
+GROUP_TOPIC_NAMES_MAX: Final = 500_000
 
 assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must be persistable"
 assert max(FETCH_PARTITION_COUNT_MAX, ADMIN_ITEMS_MAX, LOOKUPS_MAX) * 2 < ARRAY_ELEMENTS_MAX, (

@@ -26,6 +26,7 @@ MAPPING_LENGTH_MAX: Final = 4_096
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 -- refused where it is no address to reach
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _NUMBERS: Final = re.compile(r"[0-9.]+")
+_LABEL_LENGTH_MAX: Final = 63  # RFC 1035
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 
 
@@ -291,7 +292,8 @@ class Address:
         host, colon, port = value.rpartition(":")
         if not colon or not host:
             return "is not host:port"
-        if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= PORT_MAX:
+        is_number = port.isascii() and port.isdigit() and len(port) <= len(str(PORT_MAX))
+        if not is_number or not 0 < int(port) <= PORT_MAX:
             return f"has no port in 1..{PORT_MAX}"
         if ":" in host and not (host.startswith("[") and host.endswith("]")):
             return "has colons in its host"
@@ -389,7 +391,9 @@ def _host_problem(host: str) -> str | None:
             return "is no IPv4 address"
     if len(host) > HOST_LENGTH_MAX:
         return f"has a host of {len(host)} characters"
-    return None if _HOST.fullmatch(host) else "has no host name or IP address"
+    labels = host.removesuffix(".").split(".")
+    is_name = _HOST.fullmatch(host) and all(0 < len(label) <= _LABEL_LENGTH_MAX for label in labels)
+    return None if is_name else "has no host name or IP address"
 
 
 def _is_text(value: str) -> bool:

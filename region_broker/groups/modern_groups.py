@@ -359,7 +359,7 @@ class ModernGroups:
 
     def _gave_way(self, shard: Shard, group: ConsumerGroup, instance_id: str | None) -> bool:
         """End the group where it has no member of the new protocol once this instance has joined."""
-        held_by = group.instances.get(instance_id or "")
+        held_by = group.holder_of(instance_id)
         others = [each for each in group.metadata if each != held_by]
         if any(not group.uses_classic(each) for each in others):
             return False

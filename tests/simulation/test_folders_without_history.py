@@ -230,6 +230,23 @@ async def test_T32_a_folder_without_history_refuses_a_takeover_and_promises_noth
             )
 
 
+@pytest.mark.parametrize("region_epoch", [-1, 1 << 15, (1 << 64) - 1])
+async def test_INV_PHL1_a_region_epoch_that_there_cannot_be_is_not_promised(
+    tmp_path: Path, region_epoch: int
+) -> None:
+    """They have 15 bits (T19), and a promise is for good: nobody could take over any more."""
+    async with region_pair(tmp_path, 7) as pair:
+        before = pair.eu.node.failover.state
+        message = AskPromise(
+            domain="main", region_epoch=RegionEpoch(region_epoch), candidate="us", planned=False
+        )
+        with pytest.raises(PeerRefused, match="there is no region epoch"):
+            await pair.us.node.failover.parts.peers.ask(
+                "eu", message, PromiseAnswer, timeout_ms=1_000
+            )
+        assert pair.eu.node.failover.state == before
+
+
 async def test_T32_a_new_cluster_waits_for_its_birth_and_a_second_one_is_refused(
     tmp_path: Path,
 ) -> None:

@@ -81,9 +81,8 @@ def goes_on(record: TransactionRecord, found: Sequence[Found]) -> bool:
 
     Else something hangs there that the producer's own end would not reach: it is aborted with everything else of it.
     """
-    return all(
-        tp in record.partitions and txn.producer_epoch == record.producer_epoch for tp, txn in found
-    )
+    known = frozenset(record.partitions)
+    return all(tp in known and txn.producer_epoch == record.producer_epoch for tp, txn in found)
 
 
 def abort_open(

@@ -47,7 +47,7 @@ class JoinRequests:
             verdict = judge_join(
                 entry.record, request, is_foreign=self._decisions.is_foreign(entry.record)
             )
-            missing = missing_partitions(entry.record, request.partitions)
+            missing = missing_partitions(entry, request.partitions)
             if verdict is not None:
                 self._step.answer(request, verdict)
             elif not missing:

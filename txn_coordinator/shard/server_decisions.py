@@ -54,7 +54,7 @@ class ServerDecisions:
             self._step.answer(request, verdict)
             return
         record = entry.record
-        found = missing_partitions(record, request.partitions)
+        found = missing_partitions(entry, request.partitions)
         if found:
             record = self._decisions.join(record, found, tv=record.client_tv)
         target = self._decisions.fence(record, keep_last=False)
@@ -100,7 +100,7 @@ class ServerDecisions:
         """
         entry = self._table.entries[event.transactional_id]
         assert entry.record.status is TxnStatus.ONGOING, entry.record.status
-        found = missing_partitions(entry.record, event.found_open)
+        found = missing_partitions(entry, event.found_open)
         if found:
             entry.record = self._decisions.join(entry.record, found, tv=entry.record.client_tv)
         self._progress.prepare(

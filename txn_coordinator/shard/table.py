@@ -2,6 +2,7 @@
 
 INV-TC1  at most one transition of an entry is pending (C14)
 INV-TC10  a producer id is of one transactional id, and is found by it as long as that one has it
+INV-TC15  whether a transaction has a partition is looked up, not searched: it may have tens of thousands, and be asked for all of them
 INV-TC13  what is open, or decided and not complete, is not forgotten; the index of open ones holds those and no others
 `record` is what the ledger holds below the high watermark, except COMPLETE_*, which is applied when appended (see
 `progress.Progress`).
@@ -11,6 +12,7 @@ Not here: where the values come from (`replay`, `progress`), what a driver may a
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from idempotency.decision import DecisionId
 from idempotency.identity import ProducerId, TopicPartition
@@ -21,6 +23,9 @@ from txn_coordinator.effects import Answer
 from txn_coordinator.events import Request
 from txn_coordinator.markers import MarkerFanout
 from txn_coordinator.states import PREPARED
+
+_SEARCHED_MAX: Final = 16
+"""Of so few partitions no set is made."""
 
 
 @dataclass(slots=True)
@@ -40,11 +45,24 @@ class Entry:
     """Monotonic time at which an ongoing transaction is aborted."""
     connections: ConnectionOrder | None = None
     """Of the process, not of the ledger; only `connection_fence` reads and writes it."""
+    _known: frozenset[TopicPartition] = field(default=frozenset(), repr=False, compare=False)
+    _known_of: tuple[TopicPartition, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def is_busy(self) -> bool:
         """Whether a transition is pending, or markers are under way."""
         return self.pending is not None or self.record.status in PREPARED
+
+    def has(self, tp: TopicPartition) -> bool:
+        """Return whether the ongoing transaction has this partition (INV-TC15)."""
+        if self.record.status is not TxnStatus.ONGOING:
+            return False
+        partitions = self.record.partitions
+        if len(partitions) <= _SEARCHED_MAX:
+            return tp in partitions
+        if self._known_of is not partitions:
+            self._known, self._known_of = frozenset(partitions), partitions
+        return tp in self._known
 
     def unpark(self, request_id: int) -> bool:
         """Forget a parked request; return whether it was parked."""
@@ -137,8 +155,7 @@ class TransactionTable:
 
 
 def missing_partitions(
-    record: TransactionRecord, partitions: tuple[TopicPartition, ...]
+    entry: Entry, partitions: tuple[TopicPartition, ...]
 ) -> tuple[TopicPartition, ...]:
     """Return those of `partitions` that the ongoing transaction does not have, each once."""
-    known = record.partitions if record.status is TxnStatus.ONGOING else ()
-    return tuple(tp for tp in dict.fromkeys(partitions) if tp not in known)
+    return tuple(tp for tp in dict.fromkeys(partitions) if not entry.has(tp))

@@ -124,7 +124,7 @@ class ShardView:
             return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
         if record.producer_epoch != producer_epoch:
             return TxnVerdict.FENCED
-        if record.status is TxnStatus.ONGOING and tp in record.partitions:
+        if entry.has(tp):
             return TxnVerdict.OK
         return TxnVerdict.NOT_IN_TRANSACTION
 
@@ -137,7 +137,7 @@ class ShardView:
         return (
             record.status is TxnStatus.ONGOING
             and judge_join(record, request, is_foreign=self._pairs.is_foreign(record)) is None
-            and not missing_partitions(record, request.partitions)
+            and not missing_partitions(entry, request.partitions)
         )
 
     # ---- rounds and stocks

@@ -4,6 +4,7 @@ INV-GG1  every transition is in LEGAL; an absent pair is a programmer error
 INV-GG4  assignments are answered only when the generation's record is durable (`Store`, `stored`)
 INV-GG5  a phase that is over, and goes on as nobody is there, ends later: a rebalance time-out may be 0, or less
 INV-GG6  who was given a member id, and comes with it and an instance that another member is, is fenced: an instance is one member
+INV-GG7  who brings no instance takes nobody's place: the empty text is an instance like another, and null is none
 The generation never goes down, and grows by one with each completed join phase. A token is answered exactly once; no
 token waits in EMPTY or DEAD, no sync token in PREPARING_REBALANCE or STABLE. A member that we owe an answer does not
 lose its session, except a new one after `new_member_join_timeout_ms`.

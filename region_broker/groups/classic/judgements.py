@@ -66,7 +66,7 @@ def refuse_join(group: GroupFacts, request: JoinRequest) -> GroupVerdict | None:
         return GroupVerdict.INCONSISTENT_PROTOCOL
     if group.roster.members and request.protocol_type != group.protocol_type:
         return GroupVerdict.INCONSISTENT_PROTOCOL
-    replaced = request.member_id or group.roster.instances.get(request.instance_id or "")
+    replaced = request.member_id or group.roster.holder_of(request.instance_id)
     if not group.roster.supports(request.protocols, without=replaced):
         return GroupVerdict.INCONSISTENT_PROTOCOL
     return _refuse_size(group.roster, request)

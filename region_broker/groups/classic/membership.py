@@ -121,6 +121,10 @@ class Roster:
             self.leader = new_member_id
         return member
 
+    def holder_of(self, instance_id: str | None) -> str | None:
+        """Return the member that is this instance; who brings none is no instance, the empty text is one (INV-GG7)."""
+        return None if instance_id is None else self.instances.get(instance_id)
+
     def identify(self, identity: MemberIdentity) -> GroupVerdict:
         """Judge who speaks: OK, UNKNOWN_MEMBER, or FENCED_INSTANCE (KIP-345)."""
         if identity.instance_id is not None:

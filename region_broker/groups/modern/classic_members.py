@@ -8,6 +8,7 @@ INV-NB4  a group can always become a classic one, whatever its members have said
          its last new member is over, where nobody is there to be refused
 INV-NB5  what a classic member brings is bounded as in a classic group (INV-GJ2), and so is its id, which it may choose here: protocols are compared
          with those of all others, and only their subscriptions count in what a group may have
+INV-NB6  of what members of the classic protocol say that they have, or were given, only partitions that there are count
 A classic member rejoins (REBALANCE_IN_PROGRESS) when it must give something up, when it can be given something, and
 when the group's epoch is not its own.
 
@@ -109,7 +110,7 @@ def join(
     """Let a classic member in or back in that was admitted; raises `Refused`. `request.member_id` is set."""
     member_id = request.member_id
     draft = Draft.of(group)
-    held_by = group.instances.get(request.instance_id or "")
+    held_by = group.holder_of(request.instance_id)
     if held_by is not None and held_by != member_id:
         take_place(draft, held_by, member_id)
     known = draft.group.metadata.get(member_id)
@@ -224,7 +225,7 @@ def leave(group: ConsumerGroup, leavers: Sequence[MemberIdentity]) -> tuple[list
     gone: dict[str, None] = {}  # a request may name thousands, again and again
     for who in leavers:
         try:
-            held_by = group.instances.get(who.instance_id or "")
+            held_by = group.holder_of(who.instance_id)
             anyone = not who.member_id and held_by is not None
             member_id = identify(group, replace(who, member_id=held_by or "") if anyone else who)
         except Refused as refusal:
@@ -236,8 +237,10 @@ def leave(group: ConsumerGroup, leavers: Sequence[MemberIdentity]) -> tuple[list
 
 
 def _by_id(partitions: Mapping[str, frozenset[int]], topics: Topics) -> Partitions:
+    """Return those that there are, by topic id: a member's leader may have given it whatever it liked (INV-NB6)."""
+    found = ((topics[name], held) for name, held in partitions.items() if name in topics)
     return frozen(
-        {topics[name].topic_id: held for name, held in partitions.items() if name in topics}
+        {topic.topic_id: held.intersection(range(topic.partition_count)) for topic, held in found}
     )
 
 

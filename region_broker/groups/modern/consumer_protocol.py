@@ -8,7 +8,7 @@ Not here: who is told what (`classic_members`).
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from region_broker.groups.field_reader import FieldReader
 from region_broker.groups.modern.assignors.assignment import merged
+from region_broker.limits import CLASSIC_TOPICS_MAX
 
 PROTOCOL_TYPE: Final = "consumer"
 VERSION_MAX: Final = 3
@@ -59,24 +60,33 @@ class _Cursor(FieldReader):
             raise MalformedProtocol("a name is null")
         return text
 
+    def topic_names(self) -> tuple[str, ...]:
+        """Return the topics of a subscription (INV-NN1)."""
+        count = self.i32()
+        if not 0 <= count <= CLASSIC_TOPICS_MAX:
+            raise MalformedProtocol(f"{count} topics, of {CLASSIC_TOPICS_MAX} allowed")
+        return tuple(self.name() for _ in range(count))
+
     def skip_bytes(self) -> None:
         size_bytes = self.i32()
         if size_bytes > 0:
             self.take(size_bytes)
 
     def partitions(self) -> dict[str, frozenset[int]]:
-        return merged(
-            (self.name(), [self.i32() for _ in range(self.i32())]) for _ in range(self.i32())
-        )
+        return merged((self.name(), self.numbers()) for _ in range(self.i32()))
+
+    def numbers(self) -> Sequence[int]:
+        count = max(self.i32(), 0)
+        return struct.unpack(f">{count}i", self.take(4 * count))
 
 
 def read_topic_names(raw: bytes) -> tuple[str, ...]:
     """Return the topics of a subscription, whatever follows them; raises `MalformedProtocol`."""
     cursor = _Cursor(raw)
-    version, count = cursor.i16(), cursor.i32()
-    if version < 0 or count < 0:
-        raise MalformedProtocol(f"version {version}, {count} topics")
-    return tuple(cursor.name() for _ in range(count))
+    version = cursor.i16()
+    if version < 0:
+        raise MalformedProtocol(f"version {version}")
+    return cursor.topic_names()
 
 
 def version_said(raw: bytes) -> int:
@@ -91,7 +101,7 @@ def read_subscription(raw: bytes) -> Subscription:
     version = cursor.i16()
     if version < 0:
         raise MalformedProtocol(f"version {version}")
-    names = tuple(cursor.name() for _ in range(cursor.i32()))
+    names = cursor.topic_names()
     cursor.skip_bytes()
     owned = cursor.partitions() if version >= 1 else {}
     if version >= 2:

@@ -4,6 +4,7 @@ INV-NH2  a member is believed only with its epoch, or with the one before if it 
          it has: then the answer was lost (KIP-848); all else is fenced
 INV-NH3  an instance id has one member; another takes its place only after that one left for now (-2),
          and gets its target
+INV-NN1  how many topics a member names is bounded, and how many all members of a group name together: each is looked up at each change
 A refused heartbeat writes nothing. The assignment is told when the member says everything, and when it changed.
 
 Order of a heartbeat, as Kafka's GroupMetadataManager: member, subscription, group epoch, target,
@@ -35,6 +36,7 @@ from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.limits import (
     GROUP_MEMBER_COUNT_MAX,
     GROUP_NAME_BYTES_MAX,
+    GROUP_TOPIC_NAMES_MAX,
     GROUP_VALUE_BYTES_MAX,
     MEMBER_METADATA_BYTES_MAX,
     SUBSCRIBED_TOPICS_MAX,
@@ -256,12 +258,14 @@ def put_member(
 
 def _check_group_size(group: ConsumerGroup, member_id: str, member: MemberMetadata) -> None:
     others = (each for other_id, each in group.metadata.items() if other_id != member_id)
-    size_bytes = sum(metadata_bytes(each) for each in (member, *others))
-    if size_bytes > GROUP_VALUE_BYTES_MAX:
+    members = (member, *others)
+    size_bytes = sum(map(metadata_bytes, members))
+    count = sum(len(each.topic_names) for each in members)
+    if size_bytes > GROUP_VALUE_BYTES_MAX or count > GROUP_TOPIC_NAMES_MAX:
         raise Refused(
             V.REQUEST_TOO_LARGE,
-            f"The subscriptions of this group would have {size_bytes} bytes, of {GROUP_VALUE_BYTES_MAX} "
-            "allowed; subscribe by a pattern, or use several groups.",
+            f"The subscriptions of this group would have {size_bytes} bytes and name {count} topics, of {GROUP_VALUE_BYTES_MAX} "
+            f"and {GROUP_TOPIC_NAMES_MAX} allowed; subscribe by a pattern, or use several groups.",
         )
 
 

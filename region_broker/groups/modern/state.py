@@ -134,6 +134,10 @@ class ConsumerGroup:
 
     # --- looking ------------------------------------------------------------------------------
 
+    def holder_of(self, instance_id: str | None) -> str | None:
+        """Return the member that is this instance; who brings none is no instance, the empty text is one (INV-GG7)."""
+        return None if instance_id is None else self.instances.get(instance_id)
+
     def current_of(self, member_id: str) -> Current:
         """Return what the member has; a new one has nothing, at epoch 0."""
         return self.current.get(member_id, _JOINING)

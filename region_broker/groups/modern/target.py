@@ -80,7 +80,8 @@ class Draft:
 
 def shapes(names: Collection[str], view: TopicView) -> dict[str, TopicShape]:
     """Return those of the topics that exist."""
-    found = ((name, view.topics.get(name)) for name in sorted(names))
+    known = sorted(name for name in names if name in view.topics)  # a group may name 100,000 others
+    found = ((name, view.topics.get(name)) for name in known)
     return {
         name: TopicShape(topic.topic_id, topic.partition_count)
         for name, topic in found

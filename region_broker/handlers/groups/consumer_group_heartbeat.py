@@ -5,8 +5,9 @@ member's place free for its next life.
 """
 
 from typing import Any, Final
+from uuid import UUID
 
-from region_broker.groups.modern.assignors.assignment import Partitions, frozen, merged
+from region_broker.groups.modern.assignors.assignment import Partitions, frozen
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics, sees_topic
 from region_broker.handlers.dispatch.registry import Api, Fields
@@ -33,7 +34,7 @@ async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> 
             topic_names=None if names is None else tuple(names),
             topic_regex=getattr(request, "subscribed_topic_regex", None),
             assignor=request.server_assignor,
-            owned=_owned(request.topic_partitions),
+            owned=await _owned(request.topic_partitions),
             client_id=client_id(ctx),
             client_host=client_host(ctx),
             must_know_member_id=ctx.version >= 1,
@@ -43,11 +44,15 @@ async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> 
     return _fields(ctx, outcome)
 
 
-def _owned(topics: Any) -> Partitions | None:
+async def _owned(topics: Any) -> Partitions | None:
     if topics is None:
         return None
-    named = [(topic.topic_id, topic.partitions) for topic in topics if topic.topic_id]
-    return frozen(merged(named))
+    yielding, found = CooperativeYield.of_a_write(), dict[UUID, set[int]]()
+    for topic in topics:
+        await yielding.row()
+        if topic.topic_id:
+            found.setdefault(topic.topic_id, set()).update(topic.partitions)
+    return frozen(found)
 
 
 def _fields(ctx: RequestContext, outcome: HeartbeatOutcome) -> Fields:

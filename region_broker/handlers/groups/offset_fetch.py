@@ -6,7 +6,7 @@ v8: several groups.  v9: member id and epoch, for groups of the new protocol.  v
 """
 
 from collections.abc import Container, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from idempotency.identity import TopicPartition
@@ -30,6 +30,13 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 
 _TOPIC_IDS_FROM: Final = 10
 NO_NAMES: Final[Mapping[UUID, str]] = {}
+
+
+class _ById(NamedTuple):
+    """The topics that there are, made once for all groups of a request; nothing where it names none by id."""
+
+    names: Mapping[UUID, str]
+    ids: Mapping[str, UUID]
 
 
 async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
@@ -64,9 +71,11 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
 async def _groups(ctx: RequestContext, wanted: Any, *, require_stable: bool) -> list[Fields]:
     """Answer for each group, as often as it is asked for; what makes the answer too large is refused."""
     check_count("OffsetFetch", sum(1 + _count(each.topics) for each in wanted))
+    names = topic_names(ctx) if ctx.version >= _TOPIC_IDS_FROM else NO_NAMES
+    topics = _ById(names, {name: topic_id for topic_id, name in names.items()})
 
     async def describe(index: int, yielding: CooperativeYield) -> Fields:
-        return await _group(ctx, wanted[index], require_stable, yielding)
+        return await _group(ctx, wanted[index], topics, yielding, require_stable=require_stable)
 
     def too_large(index: int) -> Fields:
         return {"group_id": wanted[index].group_id, "topics": [], "error_code": TOO_LARGE}
@@ -79,10 +88,15 @@ def _count(topics: Any) -> int:
 
 
 async def _group(
-    ctx: RequestContext, wanted: Any, require_stable: bool, yielding: CooperativeYield
+    ctx: RequestContext,
+    wanted: Any,
+    by_ids: _ById,
+    yielding: CooperativeYield,
+    *,
+    require_stable: bool,
 ) -> dict[str, Any]:
     by_id = ctx.version >= _TOPIC_IDS_FROM
-    names = topic_names(ctx) if by_id else NO_NAMES
+    names, ids = by_ids
     if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, wanted.group_id):
         return {"group_id": wanted.group_id, "topics": [], "error_code": GROUP_DENIED}
     denied = await _denied(ctx, wanted.topics, names, yielding)
@@ -93,7 +107,6 @@ async def _group(
         require_stable=require_stable,
         asker=asker,
     )
-    ids = {name: topic_id for topic_id, name in names.items()}
     topics: list[dict[str, Any]] = [
         {"name": name, "topic_id": ids.get(name), "partitions": parts}
         for name, parts in (await _by_topic(outcome, yielding)).items()

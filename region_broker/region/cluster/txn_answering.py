@@ -71,6 +71,10 @@ class TransactionsAnswered:
         asker = session.member
         verdicts: list[Sequence[TxnVerdict]] = []
         for question in message.questions:
+            if question.adds and question.transactional_id is None:
+                raise PeerRefused(
+                    "malformed", "what adds partitions names its transaction: this names none"
+                )
             if question.adds:
                 verdicts.append(await self._added(asker, question))
                 self._check(message.main_epoch)
@@ -110,8 +114,9 @@ class TransactionsAnswered:
         if missing:
             verdict = await clients.add_partitions(*asked, missing, implicit=True)
             if verdict is not TxnVerdict.OK:
+                refused = frozenset(missing)
                 return [
-                    TxnVerdict.LOADING if tp is None else verdict if tp in missing else clients.verify(*asked, tp)
+                    TxnVerdict.LOADING if tp is None else verdict if tp in refused else clients.verify(*asked, tp)
                     for tp in places
                 ]  # fmt: skip
         return [TxnVerdict.LOADING if tp is None else clients.verify(*asked, tp) for tp in places]

@@ -19,6 +19,7 @@ from geo_replicator.failover_events import DrainBegun, DrainRolledBack, PromiseG
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import Tail
 from geo_replicator.tidemark import TidemarkError
+from idempotency.fencing import REGION_EPOCH_MAX
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.gathering import ACTS_AGAIN_MS, DRAINS_AGAIN_MS
 from region_broker.region.failover.log_surgery import is_acknowledged_work, tail_beyond
@@ -47,7 +48,12 @@ from region_broker.region.peers.history_messages import (
     HistoryJudged,
     HistoryPiece,
 )
-from region_broker.region.peers.protocol import NOT_ACTING, UNBORN, PeerRefused
+from region_broker.region.peers.protocol import (
+    NO_SUCH_EPOCH,
+    NOT_ACTING,
+    UNBORN,
+    PeerRefused,
+)
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import RoundFailed
@@ -114,6 +120,9 @@ class FailoverAnswers:
     async def _on_promise(
         self, _session: PeerSession, message: AskPromise, _attachment: memoryview
     ) -> PromiseAnswer:
+        if not 0 <= message.region_epoch <= REGION_EPOCH_MAX:  # INV-PHL1: a promise is for good
+            text = f"there is no region epoch {message.region_epoch}: {REGION_EPOCH_MAX} is the last one"
+            raise PeerRefused(NO_SUCH_EPOCH, text)
         await self._led_alone(ACTS_AGAIN_MS)
         asked = Promise(message.region_epoch, message.candidate)
         state = self._driver.state

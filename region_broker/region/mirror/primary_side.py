@@ -19,6 +19,7 @@ INV-SO6  what a mirror that is behind asks for, and memory has not, is read in b
 INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
 INV-SO12 a region whose feature level has no sealed topics, or no users and ACLs, follows none: an older version would give its readers what is
          sealed, write plain what is to be sealed once it acts, and let everybody in. The registry is refused, and says what to do
+INV-SO13 many logs are compared a few at a time, and all under the history that is in force at the end
 INV-SO10 an answer is not read for longer than `COLLECT_MS` and its last log: a mirror gives up one that takes too long, and
          its next session begins with all logs again. Those that are left have the first turns in the next answer
 
@@ -77,6 +78,7 @@ from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import MetadataSide
 from region_broker.security.access import NO_ACCESS, Access
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 LOG_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -259,8 +261,9 @@ class PrimarySide:
         self, session: PeerSession, message: CheckLogs, _attachment: memoryview
     ) -> CheckedLogs:
         self._admit_copy(message.region_epoch, session.hello.region)
-        answers = []
+        answers, yielding = [], CooperativeYield()
         for asked in message.logs:
+            await yielding.row()
             partition = self._partitions.by_id(_topic_id(asked.topic_id), asked.partition)
             if partition is None:
                 continue
@@ -281,6 +284,7 @@ class PrimarySide:
                     partition.log_start_offset,
                 )
             )
+        self._admit_copy(message.region_epoch, session.hello.region)  # still (INV-SO13)
         return CheckedLogs(logs=tuple(answers))
 
     async def _fetch_logs(

@@ -3,6 +3,8 @@
 Every request names the region epoch that this mirror follows; the primary refuses an older one. Whatever ends the
 connection becomes `LinkFailed`, and the link's back-off takes over.
 
+INV-HPR1  what no primary can have said is not believed, and ends the connection: how many partitions a topic has, how far it holds a log
+
 Not here: the link's decisions (`geo_replicator.link.core`), the primary's answers (`primary_side`).
 """
 
@@ -29,6 +31,8 @@ from geo_replicator.ports import (
 )
 from geo_replicator.topology import MirrorTopic
 from idempotency.identity import RegionEpoch
+from region_broker.controller.topic_configs import MIN_IN_SYNC
+from region_broker.limits import PARTITION_COUNT_MAX
 from region_broker.ports.network import Network
 from region_broker.region.mirror.donor import DonorPrimary
 from region_broker.region.mirror.mirror_access import MirrorAccess, TakeAccess, no_access_taken
@@ -56,6 +60,7 @@ from region_broker.region.peers.protocol import (
     PeerUnreachable,
     ReachedNoted,
     ReportReached,
+    SyncedTopic,
     SyncTopics,
     TopicRegistry,
 )
@@ -110,6 +115,23 @@ class PeerPrimary:
                 )
         except (PeerUnreachable, PeerRefused) as error:
             raise LinkFailed(str(error)) from error
+
+
+def _topic_of(topic: SyncedTopic) -> MirrorTopic:
+    """Return a topic of the primary; ValueError where no region can have it (INV-HPR1)."""
+    if not 1 <= topic.partition_count <= PARTITION_COUNT_MAX:
+        raise ValueError(
+            f"{topic.name!r} has {topic.partition_count} partitions, of 1 to {PARTITION_COUNT_MAX}"
+        )
+    int(topic.configs.get(MIN_IN_SYNC, "1"))
+    return MirrorTopic(
+        topic_id=UUID(hex=topic.topic_id),
+        name=topic.name,
+        partition_count=topic.partition_count,
+        domain=topic.domain,
+        internal=topic.internal,
+        configs=topic.configs,
+    )
 
 
 def _lineage_of(hello: Hello) -> Lineage:
@@ -199,27 +221,23 @@ class PeerPrimarySession:
         )
         judged = await self._call(message, HistoryJudged)
         try:
-            return [found.difference() for found in judged.differences]
+            found = [each.difference() for each in judged.differences]
         except ValueError as error:
             raise LinkFailed(f"the primary sent a log key that is none: {error}") from error
+        ends = {log.key: log.cut_offset for log in shown}
+        for each in found:
+            if not 0 <= each.agreed_end <= ends.get(each.key, -1):  # INV-HPR1
+                text = f"the primary says that it holds {each.key.encode()} up to {each.agreed_end}: nobody asked for that"
+                raise LinkFailed(text)
+        return found
 
     async def registry(self) -> tuple[int, tuple[MirrorTopic, ...]]:
         """Return (metadata version, all topics of the domain)."""
         answer = await self._call(SyncTopics(region_epoch=self._region_epoch), TopicRegistry)
         try:
-            topics = tuple(
-                MirrorTopic(
-                    topic_id=UUID(hex=topic.topic_id),
-                    name=topic.name,
-                    partition_count=topic.partition_count,
-                    domain=topic.domain,
-                    internal=topic.internal,
-                    configs=topic.configs,
-                )
-                for topic in answer.topics
-            )
+            topics = tuple(map(_topic_of, answer.topics))
         except ValueError as error:
-            raise LinkFailed(f"the primary sent a topic id that is none: {error}") from error
+            raise LinkFailed(f"the primary sent a topic that is none: {error}") from error
         if answer.access is not None:
             await self._take_access(answer.access)
         return answer.metadata_version, topics

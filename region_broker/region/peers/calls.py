@@ -43,7 +43,7 @@ async def connected(network: Network, address: tuple[str, int], timeout_s: float
     except TimeoutError as error:
         reason = f"{host}:{port} took no connection within {timeout_s:.0f} s"
         raise PeerUnreachable(reason, sent=False) from error
-    except OSError as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # no host has such a name, or port
         raise PeerUnreachable(f"cannot reach {host}:{port}: {error}", sent=False) from error
 
 

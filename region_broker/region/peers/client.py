@@ -13,10 +13,12 @@ import msgspec
 
 from region_broker.ports.network import ByteStream, Network
 from region_broker.region.peers.calls import PeerCalls, connected
+from region_broker.region.peers.hellos import check_hello
 from region_broker.region.peers.protocol import (
     PEER_FRAME_BYTES_MAX,
     Hello,
     PeerIdentity,
+    PeerProtocolError,
     PeerRefused,
     PeerUnreachable,
 )
@@ -57,6 +59,11 @@ class PeerClient(PeerCalls):
             )
             raise PeerUnreachable(str(self._ended), sent=False) from error
         self._check_speaker(answer)
+        try:
+            check_hello(answer)
+        except PeerProtocolError as error:
+            self._end(str(error))
+            raise PeerUnreachable(str(error), sent=False) from error
         self._identity.learn(answer)
         if answer.refused:
             raise PeerRefused(answer.refused_code, answer.refused)

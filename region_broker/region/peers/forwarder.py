@@ -20,6 +20,7 @@ INV-FW8  a request never travels in a circle: each hop is a farther one, so none
          another region is forwarded to nobody
 INV-FW9  an answer that no frame between nodes holds is refused, and its client connection ends: clients make lists as long as they like, by the names
          that they give to groups and transactions
+INV-FW10 what a node says of its clients' connections holds together, whatever it says: none is newer than the newest, and none is negative
 
 Not here: Kafka errors (`handlers.dispatch.dispatcher`), who acts (`PeerIdentity`), who leads (`region.cluster.leader_route`),
 the requests themselves.
@@ -88,6 +89,7 @@ FORWARDED_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX - 64 * 1024
 """What is left of a frame beside the message."""
 _CHANNEL_BITS: Final = 20
 _CHANNEL_MAX: Final = (1 << _CHANNEL_BITS) - 1
+_CONNECTIONS_MAX: Final = 1 << 40
 _ORIGINS_MAX: Final = 64
 
 
@@ -468,6 +470,7 @@ class ForwardTarget:
     ) -> Forwarded | Reply:
         peer = self._clients.get(session)
         if peer is None:
+            _check_numbers(message)
             hop = _hop_of(session)
             state = ConnectionState(hop=hop, met_at=_NOBODY if hop is Hop.REGION else None)
             peer = Peer(_number(message), message.client_address, self._numbering(message), state)
@@ -475,8 +478,10 @@ class ForwardTarget:
             session.on_close(peer.state.end)
         peer.state.identity = _identity_of(message)
         peer.numbering.newest = max(
-            peer.numbering.newest, message.newest_connection_id << _CHANNEL_BITS | _CHANNEL_MAX
-        )
+            peer.numbering.newest,
+            message.newest_connection_id << _CHANNEL_BITS | _CHANNEL_MAX,
+            peer.connection_id,
+        )  # INV-FW10
         try:
             incoming = Incoming(peer, frame, *peek_header(frame))
         except HeaderError as error:
@@ -574,6 +579,15 @@ def _whose(session: PeerSession | NodeSession) -> str:
     if isinstance(session, NodeSession):
         return f"node {session.member.node_id}"
     return session.hello.region
+
+
+def _check_numbers(message: Forward) -> None:
+    """Refuse what no node counts up to: it is shifted, compared, and sent on to other nodes (INV-FW10)."""
+    greatest = max(message.client_connection_id, message.newest_connection_id)
+    least = min(message.client_connection_id, message.newest_connection_id, message.channel)
+    if least < 0 or greatest >= _CONNECTIONS_MAX:
+        reason = f"connection {message.client_connection_id} of {message.newest_connection_id}, channel {message.channel}: no node counts so"
+        raise PeerRefused(_CLOSE, reason)
 
 
 def _number(message: Forward) -> int:

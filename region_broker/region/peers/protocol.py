@@ -1,5 +1,6 @@
 """The peer protocol: what two nodes say to each other, of different regions or of one, and how it is framed.
 
+INV-PF2  what is longer than a frame may be is not sent, and ends its connection, never the node: an answer is as long as the question
 INV-PF1  a notice has no answer and the correlation id 0; it is said to nodes of the same region only, as a version that
          knows none ends the connection on which one comes
 
@@ -48,6 +49,10 @@ class PeerProtocolError(Exception):
     """The other side sent bytes that are no frame or no message; the connection must end."""
 
 
+class PeerFrameTooLarge(PeerProtocolError):
+    """What was to be said is longer than a frame may be: the connection must end (INV-PF2)."""
+
+
 class PeerRefused(Exception):
     """The other side understood and refused: `code` is for programs (kebab-case), `reason` for people."""
 
@@ -73,6 +78,7 @@ class PeerUnreachable(Exception):
 
 
 STALE_REGION_EPOCH: Final = "stale-region-epoch"
+NO_SUCH_EPOCH: Final = "no-such-region-epoch"
 NOT_ACTING: Final = "not-acting"
 STARTS_WITH_HISTORY: Final = "starts-with-history"
 STARTS_WITHOUT_HISTORY: Final = "starts-without-history"
@@ -172,12 +178,14 @@ class Frame(NamedTuple):
 def encode_frame(
     kind: FrameKind, correlation_id: int, message: PeerMessage, attachment: Sequence[Buffer] = ()
 ) -> list[Buffer]:
-    """Return the buffers of one frame, the attachment's own buffers uncopied."""
+    """Return the buffers of one frame, the attachment's own buffers uncopied; raises `PeerFrameTooLarge`."""
     tag = type(message).__name__.encode("ascii")
     body = msgspec.msgpack.encode(message)
     attached_bytes = sum(len(part) for part in attachment)
     size = _HEAD_AFTER_SIZE + len(tag) + _SIZE.size + len(body) + attached_bytes
-    assert size <= PEER_FRAME_BYTES_MAX, (type(message).__name__, size)
+    if size > PEER_FRAME_BYTES_MAX:
+        text = f"a {tag.decode()} of {size} bytes is over {PEER_FRAME_BYTES_MAX}, the most that a frame may have: ask for less at once"
+        raise PeerFrameTooLarge(text)
     head = _HEAD.pack(size, kind, correlation_id, len(tag)) + tag + _SIZE.pack(len(body))
     return [head + body, *attachment]
 

@@ -33,6 +33,7 @@ import msgspec
 from geo_replicator.folder_life import BirthVerdict, judge_births
 from region_broker import limits
 from region_broker.ports.network import ByteStream, Listener, Network
+from region_broker.region.peers.hellos import check_hello
 from region_broker.region.peers.node_protocol import WAITING, NodeHello
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
@@ -151,8 +152,12 @@ class PeerServer:
             stream.close()
 
     def handshake(self, stream: ByteStream, frame: Frame) -> tuple[Hello, PeerSession | None]:
-        """Judge a Hello; return the answer, and a session where the peer may talk on. Raises `PeerRefused` while this node starts."""
+        """Judge a Hello; return the answer, and a session where the peer may talk on.
+
+        Raises `PeerRefused` while this node starts, and `PeerProtocolError` for what is no Hello.
+        """
         theirs = decode_message(frame, Hello)
+        check_hello(theirs)
         check_speaker(stream, theirs)
         ours = self._identity.hello()
         code, reason = _objection(ours, theirs)

@@ -5,6 +5,8 @@ INV-WG1  kio reads only bodies in which every string, bytes, array and varint en
 INV-WG2  unknown tagged fields are cut out (KIP-482: ignore), duplicated ones and trailing bytes refused
 INV-WG4  all arrays of one request together hold at most ARRAY_ELEMENTS_MAX elements
 INV-WG5  of a request with more elements than may be read at once no more than that many are looked at (`ManyElements`)
+INV-WG6  a structure has at most TAGGED_FIELDS_MAX tagged fields, known or not, and each counts as an element: whoever sends
+         chooses how many there are, also in front of the body
 Work is per field, never per byte or record: record bytes are skipped, whatever their size.
 A plan per request class is compiled once from the kio dataclass; it is a tuple of closures
 `op(buffer, position, state) -> position`.
@@ -16,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX
+from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, TAGGED_FIELDS_MAX
 from region_broker.wire.codec.bounded import (
     DecodeRefused,
     ManyElements,
@@ -309,8 +311,7 @@ def _read_tags(known: dict[int, Op], buffer: memoryview, position: int, state: G
     section_start = position
     count, position = read_uvarint(buffer, position, state.end)
     count_stop = position
-    if count * 2 > state.end - position:
-        raise DecodeRefused(f"{count} tagged fields at byte {section_start}")
+    _count_tags(count, position, state)
     seen: set[int] = set()
     unknown_count = 0
     for _ in range(count):
@@ -333,6 +334,16 @@ def _read_tags(known: dict[int, Op], buffer: memoryview, position: int, state: G
     if unknown_count:
         state.edits.append((section_start, count_stop, write_uvarint(count - unknown_count)))
     return position
+
+
+def _count_tags(count: int, position: int, state: GuardState) -> None:
+    """Refuse more tagged fields than there can be (INV-WG6)."""
+    state.elements += count
+    too_many = count > TAGGED_FIELDS_MAX or state.elements > ARRAY_ELEMENTS_MAX
+    if too_many or count * 2 > state.end - position:
+        raise DecodeRefused(f"{count} tagged fields at byte {position}")
+    if state.elements > state.at_once_max:
+        raise ManyElements
 
 
 def _check_known_tag(

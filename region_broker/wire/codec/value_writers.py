@@ -1,6 +1,7 @@
 """Single values, arrays and nullable structs as bytes of an answer, as a kind of field wants them.
 
 A writer appends to the answer and looks at nothing else. Durations are ms, timestamps ms since the epoch (-1: none).
+INV-WVW1  a text that is longer than a string of an old version can be is cut: reasons name what was asked for, which may be as long
 Not here: which fields a struct has, and what stands for those that nobody gave (`wire.codec.struct_writers`).
 """
 
@@ -10,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from region_broker.limits import REQUEST_STRING_BYTES_MAX
 from region_broker.wire.codec.bounded import write_uvarint
 
 Writer: TypeAlias = Callable[[bytearray, Any], None]
@@ -111,6 +113,8 @@ def _write_legacy_string(out: bytearray, value: Any) -> None:
         out += _I16.pack(-1)
         return
     encoded = value.encode()
+    if len(encoded) > REQUEST_STRING_BYTES_MAX:  # INV-WVW1
+        encoded = encoded[:REQUEST_STRING_BYTES_MAX].decode(errors="ignore").encode()
     out += _I16.pack(len(encoded))
     out += encoded
 

@@ -12,6 +12,7 @@ import pytest
 from idempotency.fencing import FIRST_LEADER_EPOCH
 from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
+from region_broker.groups.modern import heartbeat
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
 from region_broker.groups.offset_service import Asker
 from region_broker.groups.ports import TxnProducer
@@ -532,3 +533,21 @@ async def test_T26_a_commit_beyond_the_cut_is_refused_though_its_epoch_is_known_
         await beat(fixture, "A", 0)
         outcome = await fixture.groups.commit_offsets(commit_of("A", 1, leader_epoch=epoch))
         assert outcome.of(tp()) is V.OFFSET_BEYOND_EPOCH
+
+
+async def test_INV_NN1_the_members_of_a_group_name_a_bounded_number_of_topics_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only their letters were counted: a thousand members could name 2.8 million topics of three, looked up at each change."""
+    monkeypatch.setattr(heartbeat, "GROUP_TOPIC_NAMES_MAX", 5)
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        assert (await beat(fixture, "A", 0, topic_names=("a", "b", "c"))).verdict is V.OK
+        assert (await beat(fixture, "B", 0, topic_names=("a", "b"))).verdict is V.OK
+        refused = await beat(fixture, "C", 0, topic_names=("a",))
+        assert refused.verdict is V.REQUEST_TOO_LARGE
+        assert "6 topics" in (refused.message or "")
+        again = await beat(
+            fixture, "A", 1, topic_names=("x", "y", "z")
+        )  # instead of what it named before
+        assert again.verdict is V.OK

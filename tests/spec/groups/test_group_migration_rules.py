@@ -22,6 +22,7 @@ from region_broker.groups.modern.consumer_protocol import (
     MalformedProtocol,
     read_assignment,
     read_subscription,
+    read_topic_names,
 )
 from region_broker.groups.modern.messages import ModernMemberDescription
 from region_broker.groups.modern.patterns import resolver
@@ -550,3 +551,42 @@ def test_subscriptions_of_every_version_are_read() -> None:
     assert read_subscription(struct.pack(">h", 4) + raw[3][2:] + b"more").rack_id == "rack"
     assert read_assignment(b"") == {}
     assert read_assignment(assignment(3)) == {"orders": frozenset((3,))}
+
+
+async def test_INV_GG7_who_brings_no_instance_takes_nobodys_place() -> None:
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        static = await join(fixture, instance_id="")
+        joined = await join(fixture)
+        all_three = {"A", static.member_id, joined.member_id}
+        assert {each.member_id for each in members(fixture)} == all_three
+        left = await fixture.groups.leave("g", [MemberIdentity("", None)])
+        assert left.members == (V.UNKNOWN_MEMBER,)
+        assert {each.member_id for each in members(fixture)} == all_three
+
+
+async def test_INV_NB6_partitions_that_there_are_not_are_nobodys() -> None:
+    """The leader of a classic group gives out what it likes; -1 took the place of a partition, which nobody had."""
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        joined = await join(fixture)
+        await sync(fixture, joined, {joined.member_id: assignment(-1, 0, 4, 2**31 - 1)})
+        assert (await beat(fixture, "B", 0)).verdict is V.OK
+        held = owners(fixture, orders)
+        assert {part for part, who in held.items() if who == joined.member_id} == {0}
+        targets = [each.target[orders] for each in members(fixture)]
+        assert sorted(part for target in targets for part in target) == [0, 1, 2, 3]
+
+
+def test_INV_NN1_a_subscription_names_a_bounded_number_of_topics() -> None:
+    """Half a million of one letter fit what a member may bring."""
+    for count, read_names in ((50_000, True), (50_001, False)):
+        raw = struct.pack(">hi", 0, count) + named("t") * count + struct.pack(">i", -1)
+        if read_names:
+            assert len(read_topic_names(raw)) == count
+            assert len(read_subscription(raw).topic_names) == count
+            continue
+        for reading in (read_topic_names, read_subscription):
+            with pytest.raises(MalformedProtocol, match="50001 topics"):
+                reading(raw)

@@ -102,6 +102,8 @@ LONG = "x" * 65
         ({"regions": [region(0), region(1, name="..")]}, "regions[1].name = '..' is not safe as the"),
         ({"regions": [region(0), region(1, name=LONG)]}, f"regions[1].name = {LONG!r} has 65 charact"),
         ({"regions": two(kafka="us:0")}, "regions[1].kafka = 'us:0' has no port in 1..65535: host:"),
+        ({"regions": two(kafka="us:0000010000000000")}, "regions[1].kafka = 'us:0000010000000000' has no port in"),
+        ({"regions": two(kafka="u..s:9092")}, "regions[1].kafka = 'u..s:9092' has no host name or IP"),
         ({"regions": two(kafka="us")}, "regions[1].kafka = 'us' is not host:port: host:port as"),
         ({"regions": two(kafka="::1:9092")}, "regions[1].kafka = '::1:9092' has colons in its host"),
         ({"regions": two(kafka="0.0.0.0:1")}, "regions[1].kafka = '0.0.0.0:1' is an address that nob"),

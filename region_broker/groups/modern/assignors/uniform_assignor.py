@@ -36,7 +36,7 @@ def _owned(question: AssignmentQuestion, member_id: str) -> list[tuple[UUID, int
         (topic_id, partition)
         for topic_id in sorted(member.topics.intersection(member.owned))
         for partition in sorted(member.owned[topic_id])
-        if partition < question.partition_counts[topic_id]
+        if 0 <= partition < question.partition_counts[topic_id]
     ]
 
 

@@ -312,3 +312,14 @@ def test_dissolve_answers_everyone_once() -> None:
     assert group.dissolve(GroupVerdict.NOT_COORDINATOR) == []
     verdict = joins(group.join(join_request("a"), 8, now_ms=0))[8].verdict
     assert verdict is GroupVerdict.NOT_AVAILABLE
+
+
+def test_INV_GG7_who_is_no_instance_is_not_judged_as_if_it_took_the_place_of_one() -> None:
+    """A member whose instance id is the empty text was left out of the common protocols of whoever had none."""
+    group = Group("g", SETTINGS)
+    group.join(join_request(new_member_id="a", instance_id=""), 1, now_ms=0)
+    other = join_request(new_member_id="b", protocols=(("roundrobin", b""),))
+    assert joins(group.join(other, 2, now_ms=0))[2].verdict is GroupVerdict.INCONSISTENT_PROTOCOL
+    again = joins(group.join(join_request(new_member_id="c", instance_id=""), 3, now_ms=0))
+    assert again[3].verdict is GroupVerdict.OK  # the empty text is an instance like another
+    assert list(group.roster.members) == ["c"]

@@ -3,16 +3,20 @@
 import asyncio
 import struct
 import threading
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from idempotency.ledger_records import TxnStatus
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.groups import consumer_group_heartbeat, offset_fetch
+from region_broker.handlers.groups.names import topic_names
 from region_broker.handlers.topics.describe_configs import handle_describe_configs
 from region_broker.handlers.transactions import list_transactions
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX
@@ -216,3 +220,44 @@ async def test_what_is_said_of_very_many_configs_fits_an_answer(
     [row] = answer.responses
     assert int(row.error_code) != 0
     assert len(row.error_message) < 10_000
+
+
+async def test_INV_HW2_what_a_member_says_that_it_has_is_read_a_few_rows_at_a_time() -> None:
+    topic_id, count, turns = UUID(int=1), 10 * ELEMENTS_AT_ONCE_MAX, 0
+    read_in = Counter[int]()
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def rows() -> Iterator[SimpleNamespace]:
+        for number in range(count):
+            read_in[turns] += 1
+            yield SimpleNamespace(topic_id=topic_id, partitions=(number,))
+
+    async with asyncio.TaskGroup() as tasks:
+        turning = tasks.create_task(turn())
+        await asyncio.sleep(0)
+        owned = await consumer_group_heartbeat._owned(rows())
+        turning.cancel()
+    assert owned == {topic_id: frozenset(range(count))}
+    assert max(read_in.values()) <= ELEMENTS_AT_ONCE_MAX
+
+
+async def test_topics_are_listed_by_their_ids_once_for_all_groups_of_a_request(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request names up to 20,000 groups: for each of them all topics of the region were gone over, twice."""
+    listed = 0
+
+    def counting(ctx: Any) -> Any:
+        nonlocal listed
+        listed += 1
+        return topic_names(ctx)
+
+    monkeypatch.setattr(offset_fetch, "topic_names", counting)
+    groups = [{"group_id": f"g{at}", "member_id": None, "member_epoch": -1, "topics": None} for at in range(20)]  # fmt: skip
+    await judged.ask(9, 10, {"require_stable": False, "groups": groups})
+    assert listed == 1

@@ -8,6 +8,7 @@ import pytest
 
 from region_broker.wire.codec.answers import encode_response, top_level_error
 from region_broker.wire.codec.struct_writers import MissingField
+from region_broker.wire.codec.value_writers import value_writer
 from tests.fixtures.kafka_port import parse_answer
 
 TOPIC_ID = UUID(int=5)
@@ -63,3 +64,13 @@ def test_error_for_a_whole_answer_where_it_has_a_place() -> None:
     _, answer = parse_answer(22, 4, bytes(encode_response(22, 4, 1, fields)))
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (15, -1, -1)
     assert top_level_error(8, 8, 15) is None  # OffsetCommit has errors per partition only
+
+
+@pytest.mark.parametrize(("text", "said"), [("x" * 32_767, "x" * 32_767), ("x" + "é" * 16_384, "x" + "é" * 16_383)])  # fmt: skip
+def test_INV_WVW1_a_text_that_no_string_of_an_old_version_holds_is_cut(
+    text: str, said: str
+) -> None:
+    """A reason names what was asked for, which has 32,767 bytes itself; the request failed with a traceback in the log."""
+    out = bytearray()
+    value_writer("string", flexible=False)(out, text)
+    assert bytes(out) == len(said.encode()).to_bytes(2, "big") + said.encode()

@@ -1,5 +1,6 @@
 """The guarded readers on hand-written bytes: layouts are those of the Kafka protocol guide and KIP-482."""
 
+import struct
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from region_broker.wire.codec import guard
 from region_broker.wire.codec.bounded import DecodeRefused, write_uvarint
 from region_broker.wire.codec.entities import entity_pieces, read_entity, request_schema
 from region_broker.wire.codec.guard import check, compile_plan
+from region_broker.wire.headers import HeaderError, read_header
 
 # One topic: nil id, name "t", no tags; auto creation, no authorised operations, no tags.
 TOPIC = bytes(16) + b"\x02t\x00"
@@ -176,3 +178,29 @@ def test_INV_WG4_elements_are_counted_over_all_arrays(monkeypatch: pytest.Monkey
     assert guarded(24, 0, body) == body
     monkeypatch.setattr(guard, "ARRAY_ELEMENTS_MAX", 5)
     refuse(24, 0, body, "array of 2")
+
+
+def tags(count: int) -> bytes:
+    """Return a section of so many tagged fields that nobody knows, without values (KIP-482)."""
+    return write_uvarint(count) + b"".join(write_uvarint(99 + at) + b"\0" for at in range(count))
+
+
+def test_INV_WG6_a_structure_has_few_tagged_fields() -> None:
+    """Each distinct tag of 2 bytes took some 150 of memory: a request of 100 MiB ended the node."""
+    assert read(3, 12, METADATA_BODY[:-1] + tags(50)) == read(3, 12, METADATA_BODY)
+    refuse(3, 12, METADATA_BODY[:-1] + tags(51), "51 tagged fields")
+
+
+def test_INV_WG6_tagged_fields_count_as_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = METADATA_BODY[:-1] + tags(4)
+    monkeypatch.setattr(guard, "ARRAY_ELEMENTS_MAX", 5)  # one topic, four fields
+    assert guarded(3, 12, body) == METADATA_BODY
+    monkeypatch.setattr(guard, "ARRAY_ELEMENTS_MAX", 4)
+    refuse(3, 12, body, "4 tagged fields")
+
+
+def test_INV_WG6_a_header_has_few_tagged_fields() -> None:
+    front = struct.pack(">hhih", 18, 3, 7, -1)  # ApiVersions v3, no client id
+    assert read_header(memoryview(front + tags(50)), flexible=True).body_start > len(front)
+    with pytest.raises(HeaderError, match="51 tagged fields"):
+        read_header(memoryview(front + tags(51)), flexible=True)

@@ -287,6 +287,15 @@ async def test_INV_ATA2_only_what_is_missing_is_added_and_nothing_that_another_n
     assert some.clients.added == [tp(some.second)]
 
 
+async def test_INV_ATA2_what_adds_and_names_no_transaction_is_refused() -> None:
+    """By a rule that is broken the node that is asked would end, and not the one that asks."""
+    some = Answerer()
+    question = SentQuestion(None, *PAIR, True, 72, 5, 5, (SentBatch(some.log(some.first), SequenceNumber(0)),))  # fmt: skip
+    message = VerifyTransactions(main_epoch=MAIN_EPOCH, questions=(question,))
+    with pytest.raises(PeerRefused, match="names its transaction"):
+        await some.side._on_verify(session_of(2), message, memoryview(b""))
+
+
 async def test_INV_ATA2_what_could_not_be_added_is_told_of_it_alone() -> None:
     some = Answerer()
     some.clients.verdicts[tp(some.first)] = TxnVerdict.OK

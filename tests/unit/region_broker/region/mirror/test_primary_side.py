@@ -10,17 +10,22 @@ from pathlib import Path
 import msgspec
 from typing_extensions import override
 
+from idempotency.identity import NO_LEADER_EPOCH
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
+from region_broker.limits import YIELD_ROWS
 from region_broker.log.cold_reads import ColdReads, Reading, T
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.mirror.primary_side import COLLECT_MS, GATHER_MS, PrimarySide
 from region_broker.region.peers.protocol import (
+    CheckedLogs,
+    CheckLogs,
     FetchedLogs,
     FetchLogs,
     FetchPosition,
     Frame,
     FrameKind,
+    LogEpochEnd,
 )
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
@@ -182,3 +187,29 @@ async def test_INV_SO6_what_is_not_in_memory_is_read_in_by_a_thread(tmp_path: Pa
         answer = await answered_from_disk(tmp_path, cold_reads, fetch)
         assert answer == {name: sent[name] for name in ("orders", "bills")}
         assert cold_reads.waited_count == 0
+
+
+async def test_INV_SO13_who_else_asks_is_served_while_many_logs_are_compared(
+    tmp_path: Path,
+) -> None:
+    """A frame between nodes holds some three million of them, and each takes a few microseconds."""
+    async with linked(tmp_path) as mirror:
+        topic_id = mirror.topics["orders"].topic_id.hex
+        count, turned = 5_000, 0
+        asked = (LogEpochEnd(topic_id, 0, NO_LEADER_EPOCH, 0),) * count
+        body = memoryview(msgspec.msgpack.encode(CheckLogs(region_epoch=REGION_EPOCH, logs=asked)))
+        frame = Frame(FrameKind.REQUEST, 1, CheckLogs.__name__, body, memoryview(b""))
+
+        async def turn() -> None:
+            nonlocal turned
+            while True:
+                turned += 1
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as tasks:
+            turning = tasks.create_task(turn())
+            answer = await mirror.server.read(frame)(mirror.session)
+            turning.cancel()
+        assert isinstance(answer, CheckedLogs)
+        assert len(answer.logs) == count
+        assert turned >= count // YIELD_ROWS

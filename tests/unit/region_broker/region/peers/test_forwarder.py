@@ -506,3 +506,26 @@ async def test_a_client_connection_that_ends_takes_its_peer_connection_along() -
         assert len(connections) == 1
         state.end()
         await until(lambda: not connections, what="the peer connection is closed")
+
+
+async def test_INV_FW10_no_client_connection_is_newer_than_the_newest() -> None:
+    """Else the abort of a transaction that came over it ended the acting node (INV-TO3)."""
+    answers = Answers()
+    said = structs.replace(message(7), client_connection_id=9, newest_connection_id=3)
+    await ForwardTarget(answers, Acting())._forward(session(), said, request(1))
+    (peer,) = answers.peers
+    assert peer.connection_id <= peer.numbering.newest
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 40])
+@pytest.mark.parametrize("named", ["client_connection_id", "newest_connection_id", "channel"])
+async def test_INV_FW10_numbers_that_no_node_counts_up_to_are_refused(
+    named: str, number: int
+) -> None:
+    """They are sent on to the nodes that lead other partitions, where numbers have 64 bits."""
+    if named == "channel" and number > 0:
+        number = -(1 << 20)  # a great one counts as the greatest
+    said = structs.replace(message(7), **{named: number})
+    with pytest.raises(PeerRefused, match="no node counts so") as refused:
+        await ForwardTarget(Answers(), Acting())._forward(session(), said, request(1))
+    assert refused.value.code == "close-connection"

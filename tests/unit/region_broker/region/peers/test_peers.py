@@ -16,6 +16,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
 from region_broker.ports.network import ByteStream
 from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.peers import protocol
 from region_broker.region.peers.client import PeerClient, opened
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
@@ -527,3 +528,64 @@ async def test_who_cannot_say_yet_who_it_is_refuses_a_region_and_serves_on() -> 
             with pytest.raises(PeerRefused, match="this node is starting"):
                 async with opened(AsyncioNetwork(), address, PlayedIdentity("eu")):
                     pass
+
+
+async def test_INV_PF2_an_answer_that_no_frame_holds_ends_its_connection_and_not_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How long an answer is depends on what was asked, and so on who asks."""
+    network, mirror = AsyncioNetwork(), PlayedIdentity("mirror")
+    monkeypatch.setattr(protocol, "PEER_FRAME_BYTES_MAX", MUCH_BYTES)
+    async with served(PlayedIdentity("primary")) as (_, address):
+        async with opened(network, address, mirror) as (client, _):
+            with pytest.raises(PeerUnreachable, match="closed the connection"):
+                await client.call(Much(), Told)
+        async with opened(network, address, mirror) as (client, _):
+            assert (await client.call(Ask(number=2), Told)).number == 4
+
+
+def began(region_epoch: int) -> LineageEntry:
+    return LineageEntry(
+        region_epoch=RegionEpoch(region_epoch), acting_region="us", base_region_epoch=RegionEpoch(1), base_number=1
+    )  # fmt: skip
+
+
+UNSOUND = [
+    pytest.param({"region_epoch": 1 << 15}, id="an epoch of 16 bits"),
+    pytest.param({"region_epoch": (1 << 64) - 1}, id="one of 64"),
+    pytest.param({"region_epoch": -2}, id="a negative one"),
+    pytest.param({"abandoned_epoch": 1 << 15}, id="one that was given up"),
+    pytest.param({"lineage": (began(1 << 15),)}, id="one that began"),
+    pytest.param({"lineage": (began(9), began(8))}, id="newest first"),
+    pytest.param({"lineage": (began(8), began(8))}, id="one twice"),
+]
+"""Region epochs have 15 bits (T19), and a lineage is a history."""
+
+
+@pytest.mark.parametrize("said", UNSOUND)
+async def test_INV_PHL1_what_no_region_can_have_said_is_not_learnt(said: dict[str, Any]) -> None:
+    network, primary = AsyncioNetwork(), PlayedIdentity("primary")
+    async with served(primary) as (_, address):
+        stream = await network.connect(*address)
+        hello = msgspec.structs.replace(PlayedIdentity("mirror").hello(), **said)
+        stream.write(PREFACE + frame(hello))
+        assert await stream.read(100) == b""
+        stream.close()
+        assert primary.heard == []
+        async with opened(network, address, PlayedIdentity("mirror")) as (client, _):
+            assert (await client.call(Ask(number=2), Told)).number == 4
+        assert len(primary.heard) == 1
+
+
+@pytest.mark.parametrize("said", UNSOUND)
+async def test_INV_PHL1_nor_is_it_learnt_from_who_answers(said: dict[str, Any]) -> None:
+    class Unsound(PlayedIdentity):
+        def hello(self) -> Hello:
+            return msgspec.structs.replace(super().hello(), **said)
+
+    mirror = PlayedIdentity("mirror")
+    async with served(Unsound("primary")) as (_, address):
+        with pytest.raises(PeerUnreachable, match="region primary"):
+            async with opened(AsyncioNetwork(), address, mirror):
+                pass
+    assert mirror.heard == []

@@ -1,0 +1,101 @@
+"""What no primary can have said: the link's session ends, and the mirror does not (INV-HPR1)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from geo_replicator.history import HistoryDifference, ShownLog
+from geo_replicator.lineage import BEFORE_ALL, LogKey
+from geo_replicator.ports import LinkFailed, PrimarySession
+from region_broker.limits import PARTITION_COUNT_MAX
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.mirror.region_link import PeerPrimary
+from region_broker.region.peers.addresses import RegionAddresses
+from region_broker.region.peers.history_messages import HistoryJudged, LogDifference, ProveHistory
+from region_broker.region.peers.protocol import (
+    PeerMessage,
+    SyncedTopic,
+    SyncTopics,
+    TopicRegistry,
+)
+from region_broker.region.peers.server import PeerServer
+from tests.fixtures.linked_regions import REGION_EPOCH, PlayedIdentity
+
+SHOWN = ShownLog(LogKey(UUID(int=1), 0), cut_offset=8, end_offset=9)
+
+
+def topic(**changes: Any) -> SyncedTopic:
+    said: dict[str, Any] = {
+        "topic_id": UUID(int=1).hex,
+        "name": "orders",
+        "partition_count": 1,
+        "domain": "main",
+        "internal": False,
+        "configs": {},
+    }
+    return SyncedTopic(**(said | changes))
+
+
+@asynccontextmanager
+async def told(asks: type[PeerMessage], answer: PeerMessage) -> AsyncIterator[PrimarySession]:
+    """A session with a primary that answers so."""
+    network, server = AsyncioNetwork(), PeerServer(AsyncioNetwork(), PlayedIdentity("primary"))
+
+    async def tell(*_: Any) -> PeerMessage:
+        return answer
+
+    server.register(asks, tell)
+    listener = await server.start("127.0.0.1", 0)
+    addresses = RegionAddresses({"primary": [("127.0.0.1", listener.port)]})
+    primary = PeerPrimary(network, addresses, "primary", PlayedIdentity("mirror"), REGION_EPOCH)
+    try:
+        async with primary.session() as (session, _):
+            yield session
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"partition_count": count} for count in (-1, 0, PARTITION_COUNT_MAX + 1, 2**63)),
+        {"configs": {"min.insync.replicas": "all"}},
+        {"topic_id": "orders"},
+    ],
+    ids=str,
+)
+async def test_INV_HPR1_a_topic_that_no_region_can_have_ends_the_session(
+    wrong: dict[str, Any],
+) -> None:
+    answer = TopicRegistry(metadata_version=1, topics=(topic(), topic(**wrong)))
+    async with told(SyncTopics, answer) as session:
+        with pytest.raises(LinkFailed, match="a topic that is none"):
+            await session.registry()
+
+
+async def test_INV_HPR1_a_topic_may_have_as_many_partitions_as_there_can_be() -> None:
+    answer = TopicRegistry(metadata_version=1, topics=(topic(partition_count=PARTITION_COUNT_MAX),))
+    async with told(SyncTopics, answer) as session:
+        _, (found,) = await session.registry()
+        assert found.partition_count == PARTITION_COUNT_MAX
+
+
+@pytest.mark.parametrize(
+    ("number", "agreed_end", "is_sound"),
+    [(1, 8, True), (1, 0, True), (1, 9, False), (1, -1, False), (2, 0, False)],
+)
+async def test_INV_HPR1_a_log_is_not_held_beyond_what_was_shown_of_it(
+    number: int, agreed_end: int, is_sound: bool
+) -> None:
+    found = HistoryDifference(LogKey(UUID(int=number), 0), agreed_end, 8, 9, "played")
+    answer = HistoryJudged(differences=(LogDifference.of(found),))
+    async with told(ProveHistory, answer) as session:
+        if is_sound:
+            assert await session.show_history(BEFORE_ALL, [SHOWN]) == [found]
+        else:
+            with pytest.raises(LinkFailed, match="nobody asked"):
+                await session.show_history(BEFORE_ALL, [SHOWN])
