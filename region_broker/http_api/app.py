@@ -3,6 +3,8 @@
 A request is bounded in size (line, headers, body) and in time; beyond it gets an answer that says so. Every error is
 problem+json, also those of aiohttp itself (RFC 9457). A failing request harms no other one.
 
+INV-HBE1  no body is unpacked, whoever sends it: some kB of it are GiB unpacked, also where the door has answered and only the rest is read
+
 Not here: what the routes answer (`routes_health`, `routes_regions`).
 """
 
@@ -84,6 +86,7 @@ def bounded(
             _errors_as_problems,
             _time_limit(limits.request_timeout_ms),
             guarded(doors),
+            _no_packed_body,
             audited(audit),
             while_allowed,
         ],
@@ -136,6 +139,15 @@ def _time_limit(timeout_ms: int) -> Middleware:
     return limit
 
 
+@web.middleware
+async def _no_packed_body(request: web.Request, handler: Handler) -> web.StreamResponse:
+    coding = request.headers.get(hdrs.CONTENT_ENCODING, "identity")
+    if coding.lower() != "identity":
+        detail = f"a body in Content-Encoding {shown(coding)} is not read: send it as it is"
+        return problem(415, "content-encoding-not-read", detail)
+    return await handler(request)
+
+
 class HttpServer:
     """Binds an application; `start`, then `stop`."""
 
@@ -156,6 +168,7 @@ class HttpServer:
             shutdown_timeout=limits.shutdown_timeout_ms / 1000,
             max_line_size=limits.line_bytes_max,
             max_field_size=limits.header_bytes_max,
+            auto_decompress=False,  # INV-HBE1
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:

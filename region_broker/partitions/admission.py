@@ -1,6 +1,8 @@
 """What a client's batch must be before its sequence is judged: whole, sound, and of a kind clients may send.
 
 INV-AD2  a batch that passes is exactly one batch, its CRC is right, and its count fits its offsets
+INV-AD3  nor are there more records than it can hold: each says how far offsets go on, and a segment holds 2^31 of them at most, so a header alone
+         could begin a new one with each batch
 The header is parsed once; records are never decoded.
 
 Not here: sequences, epochs, open transactions (`PartitionState.judge`).
@@ -26,8 +28,11 @@ from idempotency.record_batch import (
     crc_ok,
     read_header,
 )
+from region_broker.limits import RECORD_COUNT_MAX
 
 CODEC_MAX: Final = 4
+_RECORD_BYTES_MIN: Final = 7
+"""Length, attributes, two deltas, two lengths and the count of headers: a byte each at least (KIP-98)."""
 
 
 class AppendVerdict(Enum):
@@ -125,6 +130,8 @@ def _invalid(header: BatchHeader) -> str:
             f"{header.record_count} records with last offset delta {header.last_offset_delta}: "
             "a client's batch holds one record for each offset"
         )
+    if header.record_count > _records_max(header):
+        return f"{header.record_count} records do not fit into a batch of {header.size_bytes} bytes, or into any"
     if header.base_offset != 0:
         return f"a client's batch starts at offset 0, not at {header.base_offset}: the broker gives offsets"
     attributes = header.attributes
@@ -137,3 +144,10 @@ def _invalid(header: BatchHeader) -> str:
     if attributes & CODEC_MASK > CODEC_MAX:
         return f"compression codec {header.codec} is unknown"
     return ""
+
+
+def _records_max(header: BatchHeader) -> int:
+    """Return how many records a batch may say that it has; what packed ones hold nobody knows before they are unpacked (INV-AD3)."""
+    if header.attributes & CODEC_MASK:
+        return RECORD_COUNT_MAX
+    return min(RECORD_COUNT_MAX, (header.size_bytes - HEADER_BYTES) // _RECORD_BYTES_MIN)

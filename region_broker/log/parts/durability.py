@@ -176,7 +176,8 @@ class LogDurability:
             return
         self._file_offset = max(self._file_offset, job.checkpoint.synced_offset)
         self.files.folder_synced = max(self.files.folder_synced, job.folder_version)
-        self._pending_seals = [seal for seal in self._pending_seals if seal not in job.seals]
+        done = set(job.seals)
+        self._pending_seals = [seal for seal in self._pending_seals if seal not in done]
         for seal in job.seals:
             segment = seal.segment
             if segment.file is not None:

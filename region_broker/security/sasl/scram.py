@@ -15,6 +15,7 @@ import binascii
 import hashlib
 import hmac
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,6 +30,7 @@ ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
 """Kafka's highest."""
 MESSAGE_BYTES_MAX: Final = 4_096
+USER_LENGTH_MAX: Final = 249
 HASHES: Final[Mapping[str, str]] = MappingProxyType(
     {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 )
@@ -152,7 +154,12 @@ class ScramServer:
         """Return a name of section 5.1: `=2C` stands for a comma, `=3D` for an equals sign."""
         if _STRAY.search(encoded):
             raise self._refused("a name holds a stray '='")
-        name = prepared(encoded.replace("=2C", ",").replace("=3D", "="))
+        said = encoded.replace("=2C", ",").replace("=3D", "=")
+        if (
+            len(unicodedata.normalize("NFKC", said)) > USER_LENGTH_MAX
+        ):  # one letter may become 18, and each is looked for in nine tables
+            raise self._refused("the name is longer than any")
+        name = prepared(said)
         if not name:
             raise self._refused("the name is none")
         return name

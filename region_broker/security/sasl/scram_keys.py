@@ -17,11 +17,15 @@ from typing import Final, NamedTuple
 
 from region_broker.security.access import ScramKeys
 from region_broker.security.sasl.saslprep import is_plain
-from region_broker.security.sasl.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN
+from region_broker.security.sasl.scram import (
+    HASHES,
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    USER_LENGTH_MAX,
+)
 
 SALT_BYTES: Final = 32
 SALT_BYTES_MAX: Final = 1_024
-USER_LENGTH_MAX: Final = 249
 PASSWORD_BYTES_MAX: Final = 1_024
 _UNSEEN: Final = frozenset({"Cc", "Cf"})
 """Unicode's categories of control characters, and of marks that only say how others are shown."""

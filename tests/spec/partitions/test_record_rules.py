@@ -334,10 +334,27 @@ def claimed(**fields: int) -> bytes:
         (claimed(base_offset=5), AppendVerdict.INVALID_RECORD),
         (claimed(record_count=-1), AppendVerdict.CORRUPT),
         (batch() + batch(), AppendVerdict.INVALID_RECORD),
+        (
+            claimed(record_count=2**31 - 1, last_offset_delta=2**31 - 2),
+            AppendVerdict.INVALID_RECORD,
+        ),
     ],
 )
 def test_what_a_header_claims_is_held_against_itself(data: bytes, verdict: AppendVerdict) -> None:
     assert fixture().partition.writer.append(data).verdict is verdict
+
+
+@pytest.mark.parametrize("packed", [0, 4])
+def test_INV_AD3_a_header_alone_does_not_begin_a_segment(packed: int) -> None:
+    """61 bytes that claim 2^31 records: nothing else would fit into the segment that holds them. A record has seven bytes at least (KIP-98)."""
+    data = bytearray(61)
+    most = 1_000_000 if packed else 0  # of what is packed nobody knows how many there are
+    for count in (most + 1, 2**31 - 1):
+        struct.pack_into(">qiibIhiqqqhii", data, 0, 0, 49, 0, 2, 0, packed, count - 1, 0, 0, -1, -1, -1, count)  # fmt: skip
+        struct.pack_into(">I", data, 17, google_crc32c.value(bytes(data[21:])))
+        refused = fixture().partition.writer.append(bytes(data))
+        assert refused.verdict is AppendVerdict.INVALID_RECORD
+        assert "do not fit" in refused.detail
 
 
 async def _produce(client: RawClient, data: bytes) -> Any:

@@ -1,6 +1,7 @@
 """Classes of faults that brokers and proxies have had, as far as no other test is about them (docs/reference/security.md has the table)."""
 
 import asyncio
+import gzip
 import hmac
 import json
 import logging
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.compression_utils import BrotliDecompressor, ZLibDecompressor, ZSTDDecompressor
 
 from region_broker.cli import broker
 from region_broker.handlers.apis import all_apis
@@ -234,6 +236,22 @@ async def test_no_header_of_an_answer_is_written_by_who_asks(forged: bytes) -> N
     assert not [name for name in told if "forged" in name.lower() or "asked" in name.lower()]
     if "%" in forged.decode():
         assert told["Location"].startswith("http://n2:9093/v1/cluster/elect?x=")
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd", "br", "GZip, identity"])
+async def test_INV_HBE1_no_body_is_unpacked(coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CVE class: decompression bombs (CWE-409): 64 kB of zstd are 2 GiB, and whoever the door refuses has the rest of his body read all the same."""
+    unpacked: list[object] = []
+    for packed in (ZLibDecompressor, ZSTDDecompressor, BrotliDecompressor):
+        monkeypatch.setattr(packed, "decompress_sync", lambda *read, **_: unpacked.append(read))
+    server = HttpServer(bounded(DEFAULT_LIMITS))
+    _, bound = await server.start("127.0.0.1", 0)
+    body = gzip.compress(bytes(100_000))
+    head = f"POST /v1/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Encoding: {coding}\r\nContent-Length: {len(body)}\r\n\r\n"
+    said = await _said(bound, head.encode() + body)
+    await server.stop()
+    assert said.startswith(b"HTTP/1.1 415 ")
+    assert not unpacked
 
 
 async def _said(bound: int, request: bytes) -> bytes:

@@ -131,6 +131,11 @@ def test_extensions_of_kafka_are_read_and_others_ignored() -> None:
         (b"n,,n=\xff,r=abc", "UTF-8"),
         (b"n,,n=user,r=" + b"a" * 5000, "bytes"),
         (b"n,,n=us\x00er,r=abc", "name is none"),
+        (b"n,,n=" + b"u" * 250 + b",r=abc", "longer than any"),
+        (
+            b"n,,n=" + "\ufdfa".encode() * 1_300 + b",r=abc",
+            "longer than any",
+        ),  # 18 letters each by NFKC
     ],
 )
 def test_a_first_message_that_is_not_right_is_refused(message: bytes, why: str) -> None:
