@@ -45,7 +45,7 @@ def odd(body: bytes, *, count: int, codec: Codec = Codec.NONE, at_ms: int = NOW_
 UNREADABLE = {
     "no records": odd(b"\x01garbage", count=1),
     "no stream of its codec": odd(b"garbage", count=1, codec=Codec.GZIP),
-    "fewer records than it says": odd(record(0, b"a", b"1"), count=2),
+    "fewer records than it says": odd(record(0, b"a", b"1" * 8), count=2),
     "more records than it says": odd(record(0, b"a", b"1") + record(1, b"a", b"2"), count=1),
     "an offset far behind its end": odd(record(1 << 40, b"a", b"1"), count=1),
     "an offset before its start": odd(record(-5, b"a", b"1"), count=1),
