@@ -193,7 +193,7 @@ def acl_explain(
     client = admin_client(bootstrap)
     node = _node_of(client)
     acls = _acls_in_force(client, what)
-    if acls is not None and what.name == node.trail_topic:  # rules for the cluster count, too
+    if acls is not None and _changes_trail(node, asked, what):  # rules for the cluster count, too
         acls += _acls_in_force(client, resource_of("cluster")) or []
     decision = _decision(acls, node, Identity(who, host), asked, what)
     told: dict[str, Any] = {
@@ -216,6 +216,11 @@ class _Node(NamedTuple):
 
     super_users: frozenset[str] | None = None
     trail_topic: str = ""
+
+
+def _changes_trail(node: _Node, asked: Operation, what: Resource) -> bool:
+    judge = AclAuthorizer(Access, trail_topic=node.trail_topic)
+    return what.resource_type is ResourceType.TOPIC and judge.changes_trail(asked, what.name)
 
 
 def _decision(

@@ -155,9 +155,8 @@ class ScramServer:
         if _STRAY.search(encoded):
             raise self._refused("a name holds a stray '='")
         said = encoded.replace("=2C", ",").replace("=3D", "=")
-        if (
-            len(unicodedata.normalize("NFKC", said)) > USER_LENGTH_MAX
-        ):  # one letter may become 18, and each is looked for in nine tables
+        # One letter may become 18, and each of those is looked for in nine tables.
+        if len(unicodedata.normalize("NFKC", said)) > USER_LENGTH_MAX:
             raise self._refused("the name is longer than any")
         name = prepared(said)
         if not name:

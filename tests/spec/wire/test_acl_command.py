@@ -135,6 +135,11 @@ async def test_INV_AUZ7_explain_knows_the_topic_that_keeps_the_trail(wire: WireF
     assert (await explained(wire, "alice", "delete", "topic:orders"))[0]
     assert (await run(wire, "add", "alice", "alter", "cluster"))[0] == 0
     assert (await explained(wire, *delete))[:2] == (True, "an ACL allows it")
+    alike = ("alice", "create", "topic:tidemark_audit")
+    assert (await explained(wire, *alike))[:2] == (True, "an ACL allows it")
+    assert (await run(wire, "remove", "alice", "alter", "cluster"))[0] == 0
+    allowed, because, _ = await explained(wire, *alike)
+    assert (allowed, "audit trail" in because) == (False, True)
 
 
 @pytest.mark.parametrize("written", ["::ffff:10.0.0.7", "::FFFF:a00:7"])
