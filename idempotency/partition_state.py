@@ -79,13 +79,14 @@ class PartitionState:
     """Producer table, visibility and cut index of one partition."""
 
     __slots__ = (
-        "_cut_index", "_end_offset", "_gap_below", "_gaps", "_producers", "_visibility",
-        "verifications",
+        "_cut_index", "_end_offset", "_gap_below", "_gaps", "_visibility",
+        "producer_table", "verifications",
     )  # fmt: skip
 
     def __init__(self) -> None:
         """Start with an empty log."""
-        self._producers = ProducerTable()
+        self.producer_table = ProducerTable()
+        """Who is known (read access)."""
         self._visibility = Visibility()
         self._cut_index = CutIndex()
         self._gaps: list[AcceptedGap] = []
@@ -126,7 +127,7 @@ class PartitionState:
             return Judgement(
                 Verdict.INVALID_RECORD, detail="a producer id needs an epoch and a sequence"
             )
-        entry = self._producers.get(producer_id)
+        entry = self.producer_table.get(producer_id)
         if entry is None:
             return self._judge_unknown(header, tv2=tv2)
         return self._judge_known(entry, header)
@@ -137,7 +138,7 @@ class PartitionState:
         `tv2`: the transaction ended under transactions v2, so that its epoch is the bumped one and
         a transaction open under that same epoch is a later one (KIP-1228).
         """
-        entry = self._producers.get(marker.producer_id)
+        entry = self.producer_table.get(marker.producer_id)
         if entry is None:
             return FRESH
         decision = marker.decision
@@ -243,15 +244,19 @@ class PartitionState:
 
     def expire(self, monotonic_ms: int, retention_ms: int) -> list[ProducerId]:
         """Forget idle producers without an open transaction; return their ids (C8)."""
-        return self._producers.expire(monotonic_ms, retention_ms)
+        return self.producer_table.expire(monotonic_ms, retention_ms)
+
+    def expire_beyond(self, kept: int, monotonic_ms: int, idle_ms: int) -> list[ProducerId]:
+        """Forget the idlest producers beyond `kept`, none idle for less than `idle_ms`; return their ids."""
+        return self.producer_table.expire_beyond(kept, monotonic_ms, idle_ms)
 
     def _apply_data(self, header: BatchHeader) -> None:
-        gap = self._producers.apply_data(header)
+        gap = self.producer_table.apply_data(header)
         if gap is not None:
             self._gaps.append(gap)
         if not header.is_transactional:
             return
-        entry = self._producers.get(header.producer_id)
+        entry = self.producer_table.get(header.producer_id)
         assert entry is not None
         assert entry.producer_epoch >= header.producer_epoch, f"INV-P2: {entry}, {header}"
         if not entry.in_transaction:
@@ -260,7 +265,7 @@ class PartitionState:
 
     def _apply_marker(self, offset: int, marker: MarkerFacts) -> None:
         self.verifications.end(marker.producer_id, marker.producer_epoch)
-        before = self._producers.get(marker.producer_id)
+        before = self.producer_table.get(marker.producer_id)
         if before is not None and before.in_transaction:
             # Read before the marker is applied: its epoch may be the bumped one, which empties the window.
             newest = before.window.newest
@@ -276,7 +281,7 @@ class PartitionState:
                 )
             )
             before.txn_first_offset = -1
-        self._producers.apply_marker(marker)
+        self.producer_table.apply_marker(marker)
         if marker.control_type is ControlType.COMMIT and marker.decision is not None:
             self._cut_index.record(marker.decision.stamp, offset)
 
@@ -298,7 +303,7 @@ class PartitionState:
         """Return the transactions without a marker, oldest first."""
         found: list[OpenTxn] = []
         for producer_id, first_offset in self._visibility.open_items():
-            entry = self._producers.get(producer_id)
+            entry = self.producer_table.get(producer_id)
             assert entry is not None, producer_id
             found.append(
                 OpenTxn(producer_id, entry.producer_epoch, first_offset, entry.last_timestamp_ms)
@@ -319,7 +324,7 @@ class PartitionState:
         for producer_id, first_offset in self._visibility.open_items():
             if first_offset >= bound:
                 break
-            entry = self._producers.get(producer_id)
+            entry = self.producer_table.get(producer_id)
             assert entry is not None, producer_id
             found.append(
                 UnendedTxn(
@@ -330,16 +335,12 @@ class PartitionState:
 
     def producer(self, producer_id: ProducerId) -> ProducerFacts | None:
         """Return what is known of one producer, None if it is unknown or expired."""
-        entry = self._producers.get(producer_id)
+        entry = self.producer_table.get(producer_id)
         return None if entry is None else _facts(entry)
 
     def producers(self) -> list[ProducerFacts]:
         """Return every known producer, by rising id."""
-        return [_facts(entry) for entry in self._producers]
-
-    def producer_ids(self) -> frozenset[ProducerId]:
-        """Return the ids of all known producers."""
-        return frozenset(entry.producer_id for entry in self._producers)
+        return [_facts(entry) for entry in self.producer_table]
 
     # -- bounding memory -----------------------------------------------------------------------
 
@@ -359,11 +360,11 @@ class PartitionState:
 
     def encode(self) -> bytes:
         """Return the snapshot of this state, valid at `end_offset`; equal states, equal bytes."""
-        return pack(self._content(list(self._producers)))
+        return pack(self._content(list(self.producer_table)))
 
     def draft_in_pieces(self) -> Pieces[SnapshotDraft]:
         """Return what encodes to the snapshot as of the step in which it is returned (INV-SDR1)."""
-        packed = yield from packed_in_pieces(self._producers)
+        packed = yield from packed_in_pieces(self.producer_table)
         return SnapshotDraft(self._content([]), packed)
 
     def _content(self, producers: list[ProducerEntry]) -> SnapshotContent:
@@ -395,7 +396,7 @@ class PartitionState:
         state._end_offset = content.end_offset
         state._gap_below = content.gap_allowed_below
         state._gaps = content.gaps
-        state._producers = ProducerTable(content.producers)
+        state.producer_table = ProducerTable(content.producers)
         yield
         state._cut_index = CutIndex(content.cuts)
         open_items = [

@@ -5,7 +5,8 @@ INV-P1  A function of the batches applied, apart from `expire`: nothing here jud
 INV-P2  The producer epoch of an entry never falls; when it grows, the window is empty (C4, KIP-360,
         KIP-890: a marker may be what raises it).
 INV-P3  A producer with an open transaction never expires; any other once nothing of it was applied here for that
-        long, by the time that this process has been through: event times and wall clocks say nothing of it (C8).
+        long, by the time that this process has been through: event times and wall clocks say nothing of it (C8). Where
+        there are more than a log is to keep, that is shorter (`expire_beyond`).
 INV-P4  `last_decision` never gets older (T6).
 
 Not here: verdicts (`partition_state`), last stable offset (`visibility`), bytes (`snapshot_codec`).
@@ -92,6 +93,10 @@ class ProducerTable:
         """Yield the entries by rising producer id, so that every copy has one order."""
         return (self._entries[producer_id] for producer_id in sorted(self._entries))
 
+    def __contains__(self, producer_id: ProducerId) -> bool:
+        """Return whether anything is known of a producer."""
+        return producer_id in self._entries
+
     def ids(self) -> list[ProducerId]:
         """Return the ids of all known producers, in no order."""
         return list(self._entries)
@@ -159,12 +164,34 @@ class ProducerTable:
                 entry.idle_since_ms = monotonic_ms
             elif monotonic_ms - entry.idle_since_ms >= retention_ms:
                 expired.append(entry.producer_id)
+        self._forget(expired)
+        return expired
+
+    def expire_beyond(self, kept: int, monotonic_ms: int, idle_ms: int) -> list[ProducerId]:
+        """Forget the idlest of those that `expire` has found idle for `idle_ms` until `kept` are left; return their ids.
+
+        Who never ended a transaction here goes first: ids of transactions are given out, others a client can make up.
+        """
+        excess = len(self._entries) - kept
+        if excess <= 0:
+            return []
+        idle = [
+            (entry.coordinator_epoch != NO_COORDINATOR_EPOCH, entry.idle_since_ms, producer_id)
+            for producer_id, entry in self._entries.items()
+            if not entry.in_transaction
+            and entry.idle_since_ms is not None
+            and monotonic_ms - entry.idle_since_ms >= idle_ms
+        ]
+        expired = [producer_id for _, _, producer_id in sorted(idle)[:excess]]
+        self._forget(expired)
+        return expired
+
+    def _forget(self, expired: Iterable[ProducerId]) -> None:
         for producer_id in expired:
             gone = self._entries.pop(producer_id)
             assert not gone.in_transaction, f"INV-P3: {gone}"
             for changed in self._watching:
                 changed.add(producer_id)
-        return expired
 
     def _entry_at(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> ProducerEntry:
         entry = self._entries.get(producer_id)

@@ -28,7 +28,7 @@ CHANGEABLE: Final = frozenset(
         "disk_free_bytes_min", "group_consumer_heartbeat_interval_ms",
         "group_consumer_session_timeout_ms", "group_count_max", "group_initial_rebalance_delay_ms",
         "group_min_session_timeout_ms", "log_level", "metrics_names_max", "mirror_whole_wait_ms",
-        "replica_selector", "request_memory_bytes", "retention_check_interval_ms", "tidemark_interval_ms",
+        "partition_producers_max", "producers_max", "replica_selector", "request_memory_bytes", "retention_check_interval_ms", "tidemark_interval_ms",
         "transaction_max_timeout_ms", "transactional_id_count_max",
     }
 )  # fmt: skip

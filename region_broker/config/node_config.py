@@ -63,6 +63,8 @@ from region_broker.limits import (
     JOURNAL_BYTES_MAX,
     JOURNAL_BYTES_MIN,
     PARTITION_COUNT_MAX,
+    PARTITION_PRODUCERS_DEFAULT,
+    PRODUCERS_DEFAULT,
     REQUEST_MEMORY_BYTES_DEFAULT,
     REQUEST_MEMORY_BYTES_MIN,
     TRANSACTIONAL_ID_COUNT_DEFAULT,
@@ -246,6 +248,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     transactional_id_count_max: Annotated[int, Within(1, COUNT_MAX, "each takes memory")] = (
         TRANSACTIONAL_ID_COUNT_DEFAULT
     )
+    partition_producers_max: Annotated[int, Within(1, COUNT_MAX, "each takes memory")] = (
+        PARTITION_PRODUCERS_DEFAULT
+    )
+    producers_max: Annotated[int, Within(1, COUNT_MAX, "each takes memory")] = PRODUCERS_DEFAULT
     connection_order_fence: bool = True
     catch_up_sent_bytes_per_s: Annotated[
         int, Within(1, CATCH_UP_BYTES_PER_S_MAX, "of all followers that are not in sync together")

@@ -198,7 +198,7 @@ class GroupCommit:
 
     def mark_dirty(self, log: DirtyLog) -> None:
         """Note that a log has something to sync; called after each append."""
-        if self.policy is FlushPolicy.OS and not log.has_pending_seals:
+        if self.policy is FlushPolicy.OS and not log.pending_seals:
             return
         self._marks += 1
         if log not in self._dirty:

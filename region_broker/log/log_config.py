@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from region_broker.limits import JOURNAL_BYTES_DEFAULT
+from region_broker.limits import (
+    JOURNAL_BYTES_DEFAULT,
+    PARTITION_PRODUCERS_DEFAULT,
+    PRODUCERS_DEFAULT,
+)
 from region_broker.log.failures import UnsupportedConfig
 from region_broker.records.compression import LEVELS, Codec
 
@@ -53,6 +57,9 @@ class NodeLogConfig:
     retention_bytes: int = -1
     message_bytes_max: int = 1_048_588
     producer_id_expiration_ms: int = 86_400_000
+    partition_producers_max: int = PARTITION_PRODUCERS_DEFAULT
+    producers_max: int = PRODUCERS_DEFAULT
+    """How many producers one log, and all of them together, may know (`partitions.producer_room`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

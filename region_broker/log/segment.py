@@ -9,7 +9,8 @@ Not here: which segment holds an offset, appending, syncing (`partition_log`).
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -431,24 +432,35 @@ class Segment:
         return index
 
 
-def remove_segment_files(folder: Path, cache: SealedCache, base_offset: int) -> None:
-    """Remove all files of one segment; durable after `fsync_dir`."""
-    cache.forget(folder / file_name(base_offset, LOG_SUFFIX))
-    prefix = file_name(base_offset, ".")
+def remove_segment_files(folder: Path, cache: SealedCache, base_offsets: Iterable[int]) -> None:
+    """Remove all files of these segments, one after the other in this order; durable after `fsync_dir`.
+
+    The folder is listed once: of ten thousand segments, a list for each took seconds.
+    """
+    names: defaultdict[str, list[str]] = defaultdict(list)
     for name in cache.disk.list_dir(folder):
-        if name.startswith(prefix):
+        names[name.partition(".")[0]].append(name)
+    for base_offset in base_offsets:
+        path = folder / file_name(base_offset, LOG_SUFFIX)
+        cache.forget(path)
+        for name in names.pop(path.stem, ()):
             cache.disk.remove(folder / name)
 
 
 def expired_count(
-    segments: Sequence[Segment], config: LogConfig, *, now_ms: int, hold_offset: int
+    segments: Sequence[Segment],
+    config: LogConfig,
+    *,
+    now_ms: int,
+    hold_offset: int,
+    count_max: int | None = None,
 ) -> int:
-    """Return how many of the oldest segments retention deletes: by time, then by size.
+    """Return how many of the oldest segments retention deletes, at most `count_max`: by time, then by size.
 
     Never the last segment, never one that holds `hold_offset` or anything behind it.
     """
     deletable = 0
-    for segment in segments[:-1]:
+    for segment in segments[:-1][:count_max]:
         if segment.next_offset > hold_offset:
             break
         deletable += 1

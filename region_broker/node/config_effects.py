@@ -47,6 +47,8 @@ class ConfigEffects:
         )
         self.partitions.room.free_bytes_min = config.disk_free_bytes_min
         self.partitions.kept.kept_ms = config.deleted_topic_retention_ms
+        self.partitions.producers.partition_max = config.partition_producers_max
+        self.partitions.producers.node_max = config.producers_max
         self.kafka.limit(config.connections_per_address_max, config.connection_rate_per_address)
         self.memory.resize(config.request_memory_bytes)
         self.names.limit(config.metrics_names_max)

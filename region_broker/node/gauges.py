@@ -90,6 +90,9 @@ class NodeCollector(Collector):
         yield _gauge(
             "corrupt_reads", "Reads refused since the start because stored bytes are wrong", corrupt
         )
+        yield _gauge(
+            "producers", "Producers that logs know", self._sources.partitions.producers.known
+        )
         room = self._sources.partitions.room
         yield _gauge("disk_bytes", "Size of the volume of the logs", room.total_bytes)
         yield _gauge("disk_free_bytes", "Bytes that are free on it", room.free_bytes)

@@ -27,6 +27,8 @@ def log_settings(config: NodeConfig, present: NodeConfig) -> NodeLogConfig:
         cached_tail_bytes=config.cached_tail_bytes,
         disk_free_bytes_min=present.disk_free_bytes_min,
         deleted_topic_retention_ms=present.deleted_topic_retention_ms,
+        partition_producers_max=present.partition_producers_max,
+        producers_max=present.producers_max,
     )
 
 

@@ -71,7 +71,7 @@ from region_broker.partitions.closing import close_aside
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import no_bound, no_copy
+from region_broker.partitions.table import SEGMENTS_AT_ONCE_MAX, no_bound, no_copy
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
@@ -838,11 +838,14 @@ class Node:
             if left_ms > 0:  # in pieces: the interval may be another one meanwhile
                 await clock.sleep_ms(min(left_ms, _LOOK_AGAIN_MS))
                 continue
-            await self.maintain()
+            while await self.maintain():
+                await clock.sleep_ms(0)  # others are served in between
             began_ms = clock.monotonic_ms()
 
-    async def maintain(self) -> None:
-        """Run one round of retention and producer expiry, and remove what was deleted long ago."""
+    async def maintain(self) -> bool:
+        """Run one round of retention and producer expiry, and remove what was deleted long ago; return whether it
+        deleted as much as one round may, and another one is due."""
+        deleted = 0
         replication = self._replication
         leads = replication is None or self.failover.running
         if leads:
@@ -859,8 +862,9 @@ class Node:
                 # It has waited for others: who led then may lead a data group by now.
                 if not (replication is None or self.failover.running) and self._holding is not None:
                     hold_of = self._holding.told.of  # INV-THD1
-                self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
+                deleted = self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
         await self.storage.partitions.purge()
+        return deleted >= SEGMENTS_AT_ONCE_MAX
 
 
 def _placed(config: NodeConfig) -> dict[str, list[PlacedNode]]:

@@ -63,6 +63,8 @@ class AppendVerdict(Enum):
     UNSUPPORTED_MAGIC = auto()
     KEY_NOT_HERE = auto()
     """The topic is sealed, and this node has not the key: it takes nothing rather than keep it plain."""
+    TOO_MANY_PRODUCERS = auto()
+    """The producer is new, and there is no room for one more (INV-PRR1)."""
 
 
 APPEND_VERDICTS: Final = {

@@ -212,7 +212,7 @@ class _Run:
                 segments=[self._own(segment) for segment in self._segments],
                 first_dirty_offset=max(log.cleaning.mark.first_dirty_offset, start),
                 aborted=aborted,
-                producers=log.state.producer_ids(),
+                producers=frozenset(log.state.producer_table.ids()),
                 now_ms=parts.clock.wall_ms(),
                 keys_max=parts.keys_max,
             ),

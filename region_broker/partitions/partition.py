@@ -37,6 +37,7 @@ from region_broker.partitions.parts.reader import PartitionReader
 from region_broker.partitions.parts.retention import Retention
 from region_broker.partitions.parts.sight import Sight
 from region_broker.partitions.parts.writer import PartitionWriter
+from region_broker.partitions.producer_room import ProducerRoom
 from region_broker.partitions.readable_watchers import ReadableWatchers
 from region_broker.partitions.record_rules import Seal
 from region_broker.partitions.trimming import Trimming
@@ -50,6 +51,7 @@ class SharedParts(NamedTuple):
     cold_reads: ColdReads
     sealing: Sealing
     opened_aside: OpenedAside
+    producers: ProducerRoom
 
 
 class Partition:
@@ -77,8 +79,9 @@ class Partition:
         self.copies = Copies(log.listener)
         self.copy_view = CopyView(sight, self.watchers)
         self.writer = PartitionWriter(
-            tp, log, sight, self.trimming, self.follow_term, Seal(shared.sealing, place)
-        )
+            log, sight, self.trimming, self.follow_term,
+            Seal(shared.sealing, place), shared.producers,
+        )  # fmt: skip
         opening = OpeningSealed(tp, place, shared.sealing, shared.opened_aside)
         self.reader = PartitionReader(tp, log, sight, shared.cold_reads, opening)
         self.retention = Retention(

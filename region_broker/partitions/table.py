@@ -23,6 +23,7 @@ are (`controller.metadata_store`), roles (the node tells each partition).
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -54,6 +55,8 @@ from region_broker.partitions.logs_aside import LogsAside
 from region_broker.partitions.made_partitions import MadePartitions
 from region_broker.partitions.opening_sealed import OpenedAside
 from region_broker.partitions.partition import Partition, SharedParts
+from region_broker.partitions.parts.retention import Due
+from region_broker.partitions.producer_room import ProducerRoom
 from region_broker.partitions.topic_file import TopicFiles, told_of
 from region_broker.partitions.trimming import Hold
 from region_broker.ports.disk import Disk
@@ -64,6 +67,8 @@ logger: Final = logging.getLogger(__name__)
 TOPIC_NAME_CHARS: Final = 32
 DELETED: Final = "its topic was deleted"
 FEWER: Final = "its topic has fewer partitions"
+SEGMENTS_AT_ONCE_MAX: Final = 200
+"""How many segments retention deletes in one step of the loop: four files each, some 10 ms."""
 _SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
 
 
@@ -100,8 +105,9 @@ class PartitionTable:
         self.cold_reads = ColdReads(disk)
         self.sealing = without_keys() if sealing is None else sealing
         self.opened_aside = OpenedAside()
-        self._shared = SharedParts(self.cold_reads, self.sealing, self.opened_aside)
         self.room = DiskRoom(config.disk_free_bytes_min)
+        self.producers = ProducerRoom(clock, config.partition_producers_max, config.producers_max)
+        self._shared = SharedParts(self.cold_reads, self.sealing, self.opened_aside, self.producers)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
         self._configs: dict[UUID, Mapping[str, str]] = {}
@@ -295,6 +301,7 @@ class PartitionTable:
             ):
                 logger.warning("%s belongs to no topic that the registry has: it is left", folder)
         self.removal.remove_now()
+        self._count_producers()
         self._made.started(lambda key: key[1] in self._by_id.get(key[0], {}))
 
     def beyond(self, topic_id: UUID, partition_count: int) -> list[Partition]:
@@ -442,26 +449,36 @@ class PartitionTable:
         reached_of: Callable[[Partition], int | None] = no_bound,
         keeps_rounds: Callable[[Partition], bool] = no_copy,
     ) -> int:
-        """Apply retention and producer expiry everywhere; return how many segments were deleted.
+        """Apply retention and producer expiry everywhere; return how many segments were deleted: as many as
+        SEGMENTS_AT_ONCE_MAX, and there may be more to delete.
 
         `hold_of` says what of a partition must be kept, or None; `reached_of`, `keeps_rounds`: see `Retention.maintain`. To be called now and
         then (a minute).
         """
-        now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+        self._count_producers()
+        due = Due(
+            now_ms=self._clock.wall_ms(),
+            monotonic_ms=self._clock.monotonic_ms(),
+            producer_expiration_ms=self._config.producer_id_expiration_ms,
+            producers_kept=self.producers.kept,
+        )
         deleted = 0
         for partition in self:
             try:
                 deleted += partition.retention.maintain(
-                    now_ms=now_ms,
-                    monotonic_ms=monotonic_ms,
-                    producer_expiration_ms=self._config.producer_id_expiration_ms,
+                    replace(due, segments_max=SEGMENTS_AT_ONCE_MAX - deleted),
                     hold=hold_of(partition),
                     reached=reached_of(partition),
                     keeps_rounds=keeps_rounds(partition),
                 )
             except LogError as error:  # damaged files, too: the others go on (INV-T3)
                 logger.warning("%s is not maintained: %s", partition.tp, error)
+        self._count_producers()
         return deleted
+
+    def _count_producers(self) -> None:
+        counts = [len(partition.state.producer_table) for partition in self]
+        self.producers.counted(sum(counts), len(counts))
 
     async def purge(self) -> None:
         """Put away and remove what deletions left, and what was kept long enough. To be called now and then (a minute)."""

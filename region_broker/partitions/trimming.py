@@ -113,8 +113,10 @@ class Trimming:
         self._cut_start(offset)
         self._log.trimmer.start_at(offset)
 
-    def retain(self, *, now_ms: int, stable_offset: int, hold: Hold | None) -> int:
-        """Delete segments that are too old or too many, and those below the log start; return how many.
+    def retain(
+        self, *, now_ms: int, stable_offset: int, hold: Hold | None, count_max: int | None = None
+    ) -> int:
+        """Delete segments that are too old or too many, and those below the log start, at most `count_max`; return how many.
 
         Nothing that is undecided goes, and nothing that `hold` keeps. Raises LogDamaged, too.
         """
@@ -123,9 +125,12 @@ class Trimming:
         with self.stops_on_disk_errors("retention"):
             deleted = 0
             if log.config.deletes:
-                deleted = log.trimmer.apply_retention(now_ms=now_ms, hold_offset=end)
+                deleted = log.trimmer.apply_retention(
+                    now_ms=now_ms, hold_offset=end, count_max=count_max
+                )
             start = max(log.log_start_offset, self._start.offset)
             if start > log.log_start_offset:
                 held = start if hold is None else min(hold)
-                deleted += log.trimmer.delete_segments_below(min(start, held))
+                left = None if count_max is None else count_max - deleted
+                deleted += log.trimmer.delete_segments_below(min(start, held), left)
         return deleted

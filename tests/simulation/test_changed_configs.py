@@ -57,9 +57,9 @@ async def test_upkeep_follows_a_changed_interval_within_a_second(tmp_path: Path)
     def counted(node: Node) -> None:
         maintain = node.maintain
 
-        async def counting() -> None:
+        async def counting() -> bool:
             rounds.append(node)
-            await maintain()
+            return await maintain()
 
         node.maintain = counting  # type: ignore[method-assign]
 

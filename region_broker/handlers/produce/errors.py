@@ -32,6 +32,7 @@ ERROR_OF_VERDICT: Final = {
     AppendVerdict.MARKER_ALREADY_APPLIED: ErrorCode.invalid_record,
     AppendVerdict.UNSUPPORTED_MAGIC: ErrorCode.unsupported_for_message_format,
     AppendVerdict.KEY_NOT_HERE: ErrorCode.policy_violation,
+    AppendVerdict.TOO_MANY_PRODUCERS: ErrorCode.policy_violation,
 }
 assert set(ERROR_OF_VERDICT) == set(AppendVerdict)
 

@@ -4,12 +4,13 @@ Answered by the primary region, whose partitions take the writes; a mirror forwa
 Source: KafkaApis.scala `handleDescribeProducersRequest`, UnifiedLog.scala `activeProducers`.
 """
 
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from idempotency.partition_state import ProducerFacts
+from idempotency.identity import ProducerId
 from region_broker.controller.topic_names import name_problem
 from region_broker.handlers.dispatch.answer_budget import (
     TOO_LARGE,
@@ -21,6 +22,7 @@ from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_top
 from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.partitions.partition import Partition
 from region_broker.security.access import Operation
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
@@ -58,11 +60,20 @@ async def _row(ctx: RequestContext, topic: str, index: int, yielding: Cooperativ
         "partition_index": index,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "active_producers": await each_yielding(found.state.producers(), _producer, yielding),
+        "active_producers": [
+            row
+            for row in await each_yielding(
+                sorted(found.state.producer_table.ids()), partial(_producer, found), yielding
+            )
+            if row is not None
+        ],
     }
 
 
-def _producer(known: ProducerFacts) -> Fields:
+def _producer(partition: Partition, producer_id: ProducerId) -> Fields | None:
+    known = partition.state.producer(producer_id)
+    if known is None:  # it was forgotten meanwhile
+        return None
     return {
         "producer_id": known.producer_id,
         "producer_epoch": known.producer_epoch,

@@ -10,7 +10,7 @@ Not here: the content (`idempotency.partition_state`), replay (`recovery`).
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -101,10 +101,10 @@ def _behind(disk: Disk, folder: Path, base: int) -> list[int]:
     return [offset for offset in snapshot_offsets(disk.list_dir(folder)) if offset > base]
 
 
-def remove_inside(disk: Disk, folder: Path, base: int, end: int) -> None:
-    """Remove the snapshots within a sealed segment of [`base`, `end`); durable after `fsync_dir`."""
+def remove_inside(disk: Disk, folder: Path, bounds: Sequence[int]) -> None:
+    """Remove the snapshots within sealed segments in a row, from each of `bounds` to the next; durable after `fsync_dir`."""
     for offset in snapshot_offsets(disk.list_dir(folder)):
-        if base < offset < end:
+        if bounds[0] < offset < bounds[-1] and offset not in bounds:
             disk.remove(folder / file_name(offset, SNAPSHOT_SUFFIX))
 
 

@@ -82,8 +82,8 @@ class DirtyLog(Protocol):
     """A log that has something to make durable: its `LogDurability`."""
 
     @property
-    def has_pending_seals(self) -> bool:
-        """Whether a full segment waits for its seal."""
+    def pending_seals(self) -> int:
+        """How many full segments wait for their seals."""
         ...
 
     def begin_sync(self) -> "SyncJob | None":
@@ -312,9 +312,10 @@ class FileSync:
             for seal in job.seals:
                 write_seal(self._disk, self._folder, seal)
                 remove_recovery_checkpoint(self._disk, seal.segment)
-                sealed = seal.segment.base_offset, seal.segment.next_offset
-                remove_inside(self._disk, self._folder, *sealed)
                 self.sealed_below = seal.segment.next_offset
+            if job.seals:
+                sealed = [seal.segment.base_offset for seal in job.seals]
+                remove_inside(self._disk, self._folder, [*sealed, self.sealed_below])
             self.checkpoint.write(job.checkpoint)
             if job.seals:
                 self.checkpoint.settle()

@@ -4,6 +4,9 @@ What was written is applied in the same call: the end, the state, the epochs and
 it, and whoever makes it durable was told. A segment is full by size, by age, or by what its index can say; where no
 file can be opened for a fresh one, it goes on as long as its format allows.
 
+INV-APP1  where PENDING_SEALS_MAX full segments wait for the sync that seals them, the open one grows beyond its size, too: each keeps a file
+          open, and a topic of small segments filled quicker than the disk syncs would take all descriptors of the node
+
 Not here: judging a client's batch (`partitions`), making durable (`durability`).
 """
 
@@ -14,7 +17,7 @@ from region_broker.log.indexes.aborted_index import encode_aborted
 from region_broker.log.journal.sync_job import Seal
 from region_broker.log.log_config import FlushPolicy
 from region_broker.log.parts.content import LogContent
-from region_broker.log.parts.durability import LogDurability
+from region_broker.log.parts.durability import PENDING_SEALS_MAX, LogDurability
 from region_broker.log.replay import aborted_with_marker_in
 from region_broker.log.segment import Room, Segment
 from region_broker.ports.disk import NO_DESCRIPTORS
@@ -102,6 +105,8 @@ class LogAppender:
         now_ms = content.wall_ms()
         room = active.room_for(size_bytes, last_offset, now_ms, content.config)
         if room is Room.YES:
+            return active
+        if room is Room.AT_NEED and self._durability.pending_seals >= PENDING_SEALS_MAX:  # INV-APP1
             return active
         try:
             fresh = self._roll(active)

@@ -37,6 +37,8 @@ from region_broker.log.parts.settling import begin_settling, finish_settling
 
 BATCH_COST_BYTES: Final = 2_048
 """How many bytes more than its own a batch counts as what a start or a cut has to read again (INV-BKD3)."""
+PENDING_SEALS_MAX: Final = 64
+"""Full segments that may wait for the sync that seals them; each keeps a file open."""
 
 
 class LogDurability:
@@ -99,9 +101,9 @@ class LogDurability:
         return active.size_bytes - self._checkpointed_bytes + BATCH_COST_BYTES * batches
 
     @property
-    def has_pending_seals(self) -> bool:
-        """Whether a full segment waits for its seal."""
-        return bool(self._pending_seals)
+    def pending_seals(self) -> int:
+        """How many full segments, each an open file, wait for their seals."""
+        return len(self._pending_seals)
 
     def in_file(self, generation: int, offset: int) -> bool:
         """Whether what a generation had below `offset` is synced in the log's own files, or given up."""

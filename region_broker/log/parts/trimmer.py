@@ -118,7 +118,7 @@ class LogTrimmer:
         below = self._below(segment, position, offset)
         if offset == content.end_offset or self._is_lowered(below):
             return None
-        if self._durability.has_pending_seals:
+        if self._durability.pending_seals:
             return None  # a group commit seals, and closes files that a job of ours would sync
         if self._durability.durable_offset < content.end_offset:
             return None  # what is to go into the journal yet would go behind the fence (INV-K4)
@@ -186,10 +186,12 @@ class LogTrimmer:
             checkpoint.lower(below, self._journal_mark())
         self._lowered = None
         kept = content.segments.slot(offset) + 1
-        for removed in reversed(content.segments.keep(0, kept)):
+        dropped = content.segments.keep(0, kept)[::-1]
+        for removed in dropped:
             if removed.file is not None:
                 removed.file.close()
-            remove_segment_files(content.folder, content.cache, removed.base_offset)
+        bases = [removed.base_offset for removed in dropped]
+        remove_segment_files(content.folder, content.cache, bases)
         segment.cut(position, offset)
         self._reopen_as_active(segment)
         assert segment.file is not None
@@ -224,8 +226,10 @@ class LogTrimmer:
 
     # -- the start -------------------------------------------------------------------------------
 
-    def apply_retention(self, *, now_ms: int, hold_offset: int) -> int:
-        """Delete the oldest sealed segments by age and size, none that holds `hold_offset` or more.
+    def apply_retention(
+        self, *, now_ms: int, hold_offset: int, count_max: int | None = None
+    ) -> int:
+        """Delete the oldest sealed segments by age and size, at most `count_max`, none that holds `hold_offset` or more.
 
         Returns how many were deleted. Raises PartitionFailed.
         """
@@ -234,16 +238,20 @@ class LogTrimmer:
         segments = content.segments.segments
         sealed_end = next(s.base_offset for s in segments if s.file is not None)
         hold_offset = min(hold_offset, sealed_end)
-        count = expired_count(segments, content.config, now_ms=now_ms, hold_offset=hold_offset)
+        count = expired_count(
+            segments, content.config, now_ms=now_ms, hold_offset=hold_offset, count_max=count_max
+        )
         self._delete_oldest(count)
         return count
 
-    def delete_segments_below(self, offset: int) -> int:
-        """Delete the sealed segments that lie wholly below `offset` (mirror, T14); return how many."""
+    def delete_segments_below(self, offset: int, count_max: int | None = None) -> int:
+        """Delete the sealed segments that lie wholly below `offset` (mirror, T14), at most `count_max`; return how many."""
         self._content.check_running()
         segments = self._content.segments.segments
         kept = (s for s in segments if s.next_offset > offset or s.file is not None)
         count = segments.index(next(kept))  # the active one at the latest
+        if count_max is not None:
+            count = min(count, count_max)
         self._delete_oldest(count)
         return count
 
@@ -259,8 +267,8 @@ class LogTrimmer:
             assert all(segment.file is None for segment in deleted)
             assert self._files.checkpoint is not None
             self._files.checkpoint.note_log_start(content.start_offset)
-            for segment in deleted:
-                remove_segment_files(content.folder, content.cache, segment.base_offset)
+            bases = [segment.base_offset for segment in deleted]
+            remove_segment_files(content.folder, content.cache, bases)
             remove_outside(content.disk, content.folder, content.start_offset, content.end_offset)
             content.disk.fsync_dir(content.folder)
         content.epochs.truncate_start(content.start_offset)
@@ -286,8 +294,7 @@ class LogTrimmer:
         emptied = Checkpoint(synced_offset=offset, segment_base=offset, segment_bytes=0,
                              log_start_offset=offset, fence=fence)  # fmt: skip
         disk.write_file_atomic(folder / CHECKPOINT_NAME, emptied.file_content())
-        for segment in content.segments.segments:
-            remove_segment_files(folder, content.cache, segment.base_offset)
+        remove_segment_files(folder, content.cache, content.segments.bases)
         remove_outside(disk, folder, offset, offset - 1)
         if disk.exists(folder / EPOCHS_NAME):
             disk.remove(folder / EPOCHS_NAME)

@@ -117,10 +117,10 @@ class Check:
         """Return the segments that hold the log, files closed; what retention was about to delete goes."""
         start = self.left.checkpoint.log_start_offset if self.left.checkpoint is not None else 0
         live = [base for base in bases if base >= start]
-        for base in bases:
-            if base < start:  # retention was interrupted by a crash
-                self.found.changed = True
-                remove_segment_files(self._folder, self._cache, base)
+        deleted = [base for base in bases if base < start]  # retention was interrupted by a crash
+        if deleted:
+            self.found.changed = True
+            remove_segment_files(self._folder, self._cache, deleted)
         if not live:
             raise LogDamaged(
                 f"{self._folder}: the checkpoint says {self.left.checkpoint}, but no segment is left: "
@@ -297,7 +297,8 @@ class Check:
             )  # fmt: skip
             self.found.cut_bytes += segment.size_bytes
             self.found.changed = True
-            remove_segment_files(self._folder, self._cache, segment.base_offset)
+        bases = [segment.base_offset for segment in reversed(segments[start:])]
+        remove_segment_files(self._folder, self._cache, bases)
         del segments[start:]
 
     def read_epochs(self, segments: list[Segment]) -> LeaderEpochs:

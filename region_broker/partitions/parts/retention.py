@@ -3,6 +3,7 @@
 Not here: the two ends of the log (`trimming`), which time it is.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 from idempotency.decision import ROUND_NUMBER_MAX, round_of
@@ -12,8 +13,23 @@ from region_broker.partitions.commit_waiters import when_told
 from region_broker.partitions.parts.commits import Commits
 from region_broker.partitions.parts.copies import Copies
 from region_broker.partitions.parts.sight import Sight
+from region_broker.partitions.producer_room import IDLE_MS
 from region_broker.partitions.readable_watchers import ReadableWatchers
 from region_broker.partitions.trimming import Hold, Trimming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What one round of maintenance goes by; `now_ms` is wall time: record times are held against it.
+
+    `producers_kept`: see `producer_room`; None: all. `segments_max`: how many the round may delete yet; None: any number.
+    """
+
+    now_ms: int
+    monotonic_ms: int
+    producer_expiration_ms: int
+    producers_kept: int | None = None
+    segments_max: int | None = None
 
 
 class Retention:
@@ -103,20 +119,17 @@ class Retention:
 
     def maintain(
         self,
+        due: Due,
         *,
-        now_ms: int,
-        monotonic_ms: int,
-        producer_expiration_ms: int,
         hold: Hold | None = None,
         reached: int | None = None,
         keeps_rounds: bool = False,
     ) -> int:
-        """Forget what nobody needs: old segments that `hold` does not keep, idle producers (C8). Return deletions.
+        """Forget what nobody needs: old segments that `hold` does not keep, and idle producers (C8). Return deletions.
 
         Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
         (T14: `forget_below`). `reached`: D of what a copy's region has reached, where it mirrors another one. `keeps_rounds`: D of
-        this log is read here (`_forget_rounds`), and a copy's bytes are kept for mirrors, as `hold` says (INV-SCU3). `now_ms` is wall
-        time: record times are held against it. Raises LogDamaged, PartitionFailed.
+        this log is read here (`_forget_rounds`), and a copy's bytes are kept for mirrors, as `hold` says (INV-SCU3). Raises LogDamaged, PartitionFailed.
         """
         sight = self._sight
         if self._log.failed is not None:
@@ -133,14 +146,18 @@ class Retention:
             bound = sight.last_stable_offset
         state = self._log.state
         state.forget_completed_below(bound)
-        state.expire(monotonic_ms, producer_expiration_ms)
+        state.expire(due.monotonic_ms, due.producer_expiration_ms)
+        if due.producers_kept is not None:
+            state.expire_beyond(due.producers_kept, due.monotonic_ms, IDLE_MS)  # INV-PRR2
         if not keeps_rounds:
             self._forget_rounds()
         if not sight.is_leader and not (keeps_rounds and is_copy):
             return 0
         # Of a copy nothing goes that its leader has still.
         stable_offset = sight.last_stable_offset if sight.is_leader else sight.log_start_offset
-        deleted = self._trimming.retain(now_ms=now_ms, stable_offset=stable_offset, hold=hold)
+        deleted = self._trimming.retain(
+            now_ms=due.now_ms, stable_offset=stable_offset, hold=hold, count_max=due.segments_max
+        )
         if deleted:
             self._watchers.notify()
         return deleted

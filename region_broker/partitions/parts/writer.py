@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import msgspec
 
-from idempotency.identity import LeaderEpoch, TopicPartition
+from idempotency.identity import LeaderEpoch
 from idempotency.partition_state import Verdict
 from idempotency.record_batch import BatchHeader, Buffer, MarkerFacts, read_header
 from region_broker.log.failures import NotLeader, PartitionFailed
@@ -27,6 +27,7 @@ from region_broker.partitions.admission import (
 from region_broker.partitions.appending.marker_writes import MarkerBatch, write_markers
 from region_broker.partitions.appending.mirrored_batches import LogTail, check_mirrored, writes_of
 from region_broker.partitions.parts.sight import Sight
+from region_broker.partitions.producer_room import ProducerRoom
 from region_broker.partitions.record_rules import Prepared, Seal, fitted, is_heavy, prepared
 from region_broker.partitions.trimming import Trimming
 
@@ -36,20 +37,21 @@ class PartitionWriter:
 
     def __init__(
         self,
-        tp: TopicPartition,
         log: PartitionLog,
         sight: Sight,
         trimming: Trimming,
         follow_term: Callable[[LeaderEpoch], None],
         seal: Seal,
+        producers: ProducerRoom,
     ) -> None:
-        """Write to `log` of `tp`; `follow_term` hears the leader epoch of what was mirrored."""
+        """Write to `log`; `follow_term` hears the leader epoch of what was mirrored."""
         self._seal = seal
+        self._producers = producers
         self.cleaned_at_primary = 0
         """How far the primary region has cleaned this log, as it said last: a mirror goes no further (T13)."""
         self.written_bytes = 0
         """What was written here since the start of the node."""
-        self._tp = tp
+        self._tp = trimming.tp
         self._log = log
         self._content = log.content
         self._appender = log.appender
@@ -78,7 +80,8 @@ class PartitionWriter:
             return header
         judgement = self._content.state.judge(header, tv2=tv2)
         if judgement.verdict is Verdict.FRESH:
-            return self._write_fitted(data, header, ahead)
+            full = self._no_room(header)
+            return full if full is not None else self._write_fitted(data, header, ahead)
         if judgement.verdict is Verdict.DUPLICATE:
             return AppendOutcome(
                 AppendVerdict.DUPLICATE,
@@ -87,6 +90,16 @@ class PartitionWriter:
                 judgement.timestamp_ms,
             )
         return AppendOutcome(APPEND_VERDICTS[judgement.verdict], detail=judgement.detail)
+
+    def _no_room(self, header: BatchHeader) -> AppendOutcome | None:
+        """Return why a producer that is not known here is refused (INV-PRR1); None if it is known, or let in."""
+        if header.producer_id < 0 or header.is_transactional:
+            return None
+        state = self._content.state
+        if header.producer_id in state.producer_table:
+            return None
+        why = self._producers.let_in(self._tp, len(state.producer_table))
+        return None if why is None else AppendOutcome(AppendVerdict.TOO_MANY_PRODUCERS, detail=why)
 
     def _write_fitted(
         self, data: Buffer, header: BatchHeader, ahead: Prepared | None

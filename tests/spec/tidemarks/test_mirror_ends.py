@@ -18,6 +18,7 @@ from idempotency.identity import (
     SequenceNumber,
 )
 from idempotency.record_batch import ControlType
+from region_broker.partitions.parts.retention import Due
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
 from region_broker.region.tidemarks.reached_store import ReachedFile
@@ -81,7 +82,7 @@ def forget(site: Site) -> None:
     """Maintain both logs, as a node does all the time."""
     for number in range(2):
         site.partition(number).retention.maintain(
-            now_ms=0, monotonic_ms=0, producer_expiration_ms=1 << 40
+            Due(now_ms=0, monotonic_ms=0, producer_expiration_ms=1 << 40)
         )
 
 

@@ -128,6 +128,8 @@ PROBES: dict[str, tuple[Any, Callable[[Node], Any]]] = {
     "log_level": ("error", lambda node: node.configs.present.log_level),
     "metrics_names_max": (13, lambda node: node._effects.names._topics.names_max),
     "mirror_whole_wait_ms": (14_000, lambda node: node.tidemarks._whole_wait_ms),
+    "partition_producers_max": (22, lambda node: node.storage.partitions.producers.partition_max),
+    "producers_max": (23, lambda node: node.storage.partitions.producers.node_max),
     "replica_selector": ("leader", lambda node: node._services.config.replica_selector),
     "request_memory_bytes": (15 << 20, lambda node: node.memory.left_bytes),
     "retention_check_interval_ms": (

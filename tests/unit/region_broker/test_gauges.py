@@ -91,6 +91,7 @@ def test_partitions_and_their_bytes_are_counted() -> None:
     assert "tidemark_cold_read_bytes 0.0" in text
     assert "tidemark_cold_reads_waited 0.0" in text
     assert "tidemark_undecided_records 1.0" in text
+    assert "tidemark_producers 0.0" in text
     assert "tidemark_kept_deletions 0.0" in text
     assert "tidemark_kept_deletions_bytes 0.0" in text
 

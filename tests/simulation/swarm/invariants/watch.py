@@ -88,7 +88,7 @@ class Watch:
             state, log_end = partition.state, partition.log_end_offset
             gaps_of = {gap.producer_id for gap in state.accepted_gaps}
             holes_below = partition.log.cleaning.holes_below
-            self._blame(where, wrong_producers(state._producers, log_end, gaps_of, holes_below))
+            self._blame(where, wrong_producers(state.producer_table, log_end, gaps_of, holes_below))
             if partition.kept_from == 0 and holes_below == 0:
                 replay = replayed(_bytes_of(region, partition))
                 self._blame(where, wrong_state(state, replay))

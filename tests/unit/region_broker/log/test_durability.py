@@ -79,7 +79,7 @@ def test_INV_PT2_what_ends_after_the_log_has_stopped_acknowledges_nothing(
 def rolled() -> Fixture:
     """Return a log whose second segment has begun; nothing is durable."""
     some = fixture({"segment.bytes": "4096"})
-    while not some.partition.log.durability.has_pending_seals:
+    while not some.partition.log.durability.pending_seals:
         some.partition.writer.append(batch(size_bytes=500))
     return some
 
@@ -97,7 +97,7 @@ def test_a_recovery_checkpoint_of_the_segment_before_says_nothing_of_the_open_on
     some.sync()
     durability = some.partition.log.durability
     finish = checkpointed_late(durability)
-    while not durability.has_pending_seals:
+    while not durability.pending_seals:
         some.partition.writer.append(batch(size_bytes=500))
     some.sync()
     finish()
@@ -109,7 +109,7 @@ def test_a_recovery_checkpoint_of_the_segment_before_says_nothing_of_the_open_on
 def test_INV_PL5_a_log_that_begins_again_seals_nothing_of_what_was_given_up() -> None:
     some = rolled()
     some.partition.start_at(500)
-    assert not some.partition.log.durability.has_pending_seals
+    assert not some.partition.log.durability.pending_seals
     some.sync()
     assert some.sealed == []
 

@@ -111,7 +111,7 @@ async def test_a_journal_of_many_logs_gives_each_what_it_lacks(tmp_path: Path) -
 class _Dirty:
     """A log that has something to sync whenever it is asked, and counts that."""
 
-    has_pending_seals = False
+    pending_seals = 0
     generation = 0
 
     def __init__(self) -> None:

@@ -128,7 +128,7 @@ def test_INV_TRM1_what_was_prepared_before_a_log_was_emptied_is_not_taken() -> N
     some.partition.truncate_to(5)
     taken = some.partition.state.encode()
     assert taken == rebuild_state(some.folder, some.partition.log.segments.segments, 5).encode()
-    assert list(some.partition.state.producer_ids()) == [9]
+    assert list(some.partition.state.producer_table.ids()) == [9]
 
 
 def test_INV_TRM3_what_is_synced_beside_a_cut_that_the_disk_refused_is_refused_too() -> None:

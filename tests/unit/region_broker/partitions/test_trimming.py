@@ -17,7 +17,9 @@ from region_broker.log.failures import LogDamaged, MirrorGap, NotLeader, Partiti
 from region_broker.log.file_names import file_name
 from region_broker.log.indexes.log_start import read_log_start
 from region_broker.log.parts import trimmer
+from region_broker.log.parts.durability import PENDING_SEALS_MAX
 from region_broker.log.replay import BATCHES_AT_ONCE, rebuild_state
+from region_broker.partitions import table as table_module
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
 from region_broker.region.failover.log_surgery import truncate_aside
@@ -130,7 +132,7 @@ async def test_INV_TRM1_a_snapshot_of_many_producers_is_read_in_pieces() -> None
     assert sum(1 for _ in some.partition.log.trimmer.prepare_cut(cut_at)) >= 3
     with nothing_is_replayed():
         some.partition.truncate_to(cut_at)
-    assert len(some.partition.state.producer_ids()) == 3 * ROWS_AT_ONCE
+    assert len(some.partition.state.producer_table.ids()) == 3 * ROWS_AT_ONCE
 
 
 async def test_INV_TRM1_a_log_that_grows_meanwhile_is_cut_as_it_was_prepared() -> None:
@@ -292,10 +294,10 @@ async def test_an_order_that_a_cut_made_void_is_refused(monkeypatch: pytest.Monk
         await some.partition.retention.delete_records(8)
 
 
-def of_segments(at_ms: int) -> Fixture:
+def of_segments(at_ms: int, count: int = 30) -> Fixture:
     some = fixture({"segment.bytes": "4096", "retention.ms": str(WEEK_MS)})
     some.clock.now_ms = 1_700_000_000_000
-    for _ in range(30):
+    for _ in range(count):
         some.partition.writer.append(batch(size_bytes=300, at_ms=at_ms))
     some.sync()
     return some
@@ -342,3 +344,63 @@ def test_INV_MBT3_a_hole_that_no_compaction_leaves_is_refused() -> None:
     with pytest.raises(MirrorGap, match="further"):
         some.partition.writer.append_mirrored(data)
     assert (some.partition.log_end_offset, some.partition.failed) == (0, None)
+
+
+def test_deleting_many_segments_lists_their_folder_as_often_as_deleting_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lists_of(count: int) -> int:
+        some = of_segments(1_700_000_000_000, 80)
+        bases = list(some.partition.log.content.segments.bases)
+        assert len(bases) > 4
+        with monkeypatch.context() as patched:
+            listed: list[Path] = []
+            really = some.disk.list_dir
+
+            def counting(path: Path) -> list[str]:
+                listed.append(path)
+                return really(path)
+
+            patched.setattr(some.disk, "list_dir", counting)
+            assert some.partition.log.trimmer.delete_segments_below(bases[count]) == count
+        names = some.disk.list_dir(some.folder)
+        assert not [name for name in names for base in bases[:count] if name.startswith(file_name(base, "."))]  # fmt: skip
+        return len(listed)
+
+    assert lists_of(4) == lists_of(1) > 0
+
+
+def test_one_round_of_retention_deletes_a_bounded_number_of_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that is due goes in rounds, between which a node serves others (`Node.maintain`)."""
+    monkeypatch.setattr(table_module, "SEGMENTS_AT_ONCE_MAX", 3)
+    some = fixture({"segment.bytes": "4096", "retention.ms": str(WEEK_MS)}, partition_count=2)
+    some.clock.now_ms = 1_700_000_000_000
+    for partition in some.partitions:
+        for _ in range(60):
+            partition.writer.append(batch(size_bytes=300, at_ms=1_700_000_000_000))
+    some.sync()
+    due = sum(len(each.log.content.segments.segments) - 1 for each in some.partitions)
+    assert due > 6
+    some.clock.pass_ms(WEEK_MS + 1)
+    rounds: list[int] = []
+    while not rounds or rounds[-1] == 3:
+        rounds.append(some.table.maintain(lambda _: None))
+    assert set(rounds[:-1]) == {3}
+    assert sum(rounds) == due
+
+
+def test_INV_APP1_few_full_segments_wait_for_their_seals_however_small_they_are() -> None:
+    some = fixture({"segment.bytes": "4096"})
+    data = batch(size_bytes=4_000)
+    for _ in range(PENDING_SEALS_MAX * 3):
+        some.partition.writer.append(data)
+    segments = some.partition.log.content.segments.segments
+    assert sum(segment.file is not None for segment in segments) == PENDING_SEALS_MAX + 1
+    some.sync()
+    some.sync()
+    assert sum(segment.file is not None for segment in segments) == 1
+    some.partition.writer.append(data)
+    assert segments[-1].size_bytes < 2 * len(data)  # it goes on as before
+    assert len(all_bytes(some.partition)) == (PENDING_SEALS_MAX * 3) * len(data)

@@ -22,6 +22,7 @@ from idempotency.record_batch import ControlType
 from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.log.failures import NotLeader
+from region_broker.partitions.parts.retention import Due
 from region_broker.records.batches import Origin
 from region_broker.region.failover.quarantine_store import QuarantineDamaged, ReadBatches
 from tests.fixtures.kernel_batches import stamp
@@ -529,7 +530,7 @@ def test_who_leads_a_mirror_forgets_no_transaction_that_readers_were_not_shown()
         mirror(one)
         partition = one.partition()
         partition.show_up_to(2, 0)
-        partition.retention.maintain(now_ms=1, monotonic_ms=1, producer_expiration_ms=1_000)
+        partition.retention.maintain(Due(now_ms=1, monotonic_ms=1, producer_expiration_ms=1_000))
         assert partition.sight.visible_end >= partition.state.forgotten_below
         partition.show_up_to(3, 3)
         assert partition.sight.last_stable_offset == 3

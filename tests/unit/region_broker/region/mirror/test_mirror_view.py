@@ -12,6 +12,7 @@ from idempotency.decision import DecisionId
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Round, SequenceNumber
 from idempotency.record_batch import ControlType
 from region_broker.log.log_config import NodeLogConfig
+from region_broker.partitions.parts.retention import Due
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
 from region_broker.region.mirror.mirror_view import MirrorView
@@ -111,7 +112,9 @@ class Mirror:
         for number in numbers or (0, 1):
             partition = self.fixture.partitions[number]
             partition.sight.is_leader = True
-            partition.retention.maintain(now_ms=0, monotonic_ms=0, producer_expiration_ms=1 << 40)
+            partition.retention.maintain(
+                Due(now_ms=0, monotonic_ms=0, producer_expiration_ms=1 << 40)
+            )
             partition.sight.is_leader = False
 
     @property
@@ -415,7 +418,7 @@ def test_INV_WE1_the_folder_of_an_older_version_shows_what_it_forgot_as_a_mirror
     mirror.mark(1)
     mirror.show()
     for partition in mirror.fixture.partitions:
-        partition.retention.maintain(now_ms=0, monotonic_ms=0, producer_expiration_ms=1 << 40)
+        partition.retention.maintain(Due(now_ms=0, monotonic_ms=0, producer_expiration_ms=1 << 40))
     mirror.write(8)
     mirror.durable = AS_FORGOTTEN
     mirror.start_again()

@@ -1,0 +1,82 @@
+"""How many producers the logs of a node may know: whoever may write to a topic can make producer ids up.
+
+INV-PRR1  a producer that a log does not know is refused, and nothing of it written, where that log knows as many as one log may, or
+          where all logs of the node together do and that log has its fair share; who is known goes on, and so does whoever writes in a
+          transaction: those are counted by their transactional ids
+INV-PRR2  where a log knows more than half of what it may, or all together do, the idlest are forgotten before their day is over, those without
+          a transaction first, and none that was heard of in the last IDLE_MS: no client sends a batch again after that long, unless its
+          delivery time-out was set higher
+
+What a log says counts as it is (INV-P1): a mirror, a follower and a replay take in any number, and forget as above.
+
+Not here: which producers are idle (`idempotency.producer_state`), the error that a client gets (`handlers.produce.errors`).
+Source: KIP-936 (throttle the number of active producer ids) for what goes wrong without; its quota was never released.
+"""
+
+import logging
+from typing import Final
+
+from idempotency.identity import TopicPartition
+from idempotency.ports import Clock
+from region_broker.limits import PARTITION_PRODUCERS_DEFAULT, PRODUCERS_DEFAULT
+
+_log: Final = logging.getLogger("tidemark.produce")
+
+IDLE_MS: Final = 15 * 60_000
+"""Kafka's clients give a batch up after two minutes (delivery.timeout.ms), librdkafka's after five (message.timeout.ms)."""
+_SAY_AGAIN_MS: Final = 60_000
+
+
+class ProducerRoom:
+    """One for all logs of a node. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        partition_max: int = PARTITION_PRODUCERS_DEFAULT,
+        node_max: int = PRODUCERS_DEFAULT,
+    ) -> None:
+        """Nobody is known before `counted`."""
+        self._clock = clock
+        self.partition_max = partition_max
+        self.node_max = node_max
+        self.known = 0
+        """How many all logs know together: as of the last count, and those that were let in since."""
+        self._logs = 1
+        self._say_again_ms = 0
+
+    def counted(self, known: int, logs: int) -> None:
+        """Note how many producers so many logs know together."""
+        self.known, self._logs = known, max(logs, 1)
+
+    @property
+    def kept(self) -> int:
+        """How many a log keeps, if there are idle ones (INV-PRR2)."""
+        of_log, of_all = self.partition_max // 2, self.node_max // 2
+        return of_log if self.known <= of_all else min(of_log, of_all // self._logs)
+
+    def let_in(self, tp: TopicPartition, known_here: int) -> str | None:
+        """Count one more producer of a log that knows so many; return why there is no room for it, if so (INV-PRR1)."""
+        if known_here >= self.partition_max:
+            return self._refused(
+                f"{tp} knows {known_here} producers, as many as partition_producers_max ="
+                f" {self.partition_max} allows"
+            )
+        if self.known >= self.node_max and known_here >= self.node_max // self._logs:
+            return self._refused(
+                f"this node knows {self.known} producers, as many as producers_max ="
+                f" {self.node_max} allows, of which {tp} has {known_here}"
+            )
+        self.known += 1
+        return None
+
+    def _refused(self, why: str) -> str:
+        text = (
+            f"{why}: there is room again once some were idle for {IDLE_MS // 60_000} minutes."
+            " Keep a producer instead of making one for each record"
+        )
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._say_again_ms:
+            self._say_again_ms = now_ms + _SAY_AGAIN_MS
+            _log.warning("a new producer is refused: %s. Said once a minute", text)
+        return text

@@ -1,0 +1,158 @@
+"""How many producers the logs of a node may know (INV-PRR1, INV-PRR2), by made-up producer ids."""
+
+from dataclasses import replace
+
+import pytest
+
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.record_batch import ControlType
+from region_broker.partitions.admission import AppendOutcome, AppendVerdict
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.producer_room import IDLE_MS
+from region_broker.records.batches import Origin
+from tests.fixtures.node_logs import Fixture, append_marker, batch, fixture
+
+DAY_MS = 86_400_000
+
+
+def room_for(partition_max: int, node_max: int = 1_000, *, partition_count: int = 1) -> Fixture:
+    some = fixture(partition_count=partition_count)
+    some.config = replace(
+        some.config, partition_producers_max=partition_max, producers_max=node_max
+    )
+    some.close_and_reopen()
+    return some
+
+
+def sent(
+    partition: Partition, producer_id: int, sequence: int = 0, *, transactional: bool = False
+) -> AppendOutcome:
+    origin = Origin(
+        ProducerId(producer_id), ProducerEpoch(0), SequenceNumber(sequence),
+        transactional=transactional,
+    )  # fmt: skip
+    return partition.writer.append(batch(origin=origin))
+
+
+def ids_of(partition: Partition) -> set[int]:
+    return set(partition.state.producer_table.ids())
+
+
+def test_INV_PRR1_a_log_takes_no_more_producers_than_it_may_know_and_serves_those_it_knows() -> (
+    None
+):
+    some = room_for(3)
+    first = [sent(some.partition, n) for n in range(3)]
+    assert [each.verdict for each in first] == [AppendVerdict.APPENDED] * 3
+    end = some.partition.log_end_offset
+    refused = sent(some.partition, 3)
+    assert refused.verdict is AppendVerdict.TOO_MANY_PRODUCERS
+    assert "partition_producers_max = 3" in refused.detail
+    assert some.partition.log_end_offset == end
+    assert ids_of(some.partition) == {0, 1, 2}
+    assert sent(some.partition, 1, 1).verdict is AppendVerdict.APPENDED
+    assert sent(some.partition, 1, 1).verdict is AppendVerdict.DUPLICATE
+    assert some.partition.writer.append(batch()).verdict is AppendVerdict.APPENDED  # without an id
+
+
+def test_INV_PRR1_made_up_ids_do_not_shut_out_transactions() -> None:
+    some = room_for(2)
+    for n in range(2):
+        sent(some.partition, n)
+    assert sent(some.partition, 7, transactional=True).verdict is AppendVerdict.APPENDED
+
+
+def test_INV_PRR1_a_full_node_refuses_only_where_there_are_more_than_their_share() -> None:
+    some = room_for(100, 10, partition_count=2)
+    busy, quiet = some.partitions
+    verdicts = [sent(busy, n).verdict for n in range(11)]
+    assert verdicts == [AppendVerdict.APPENDED] * 10 + [AppendVerdict.TOO_MANY_PRODUCERS]
+    assert "producers_max = 10" in sent(busy, 12).detail
+    some.table.maintain(lambda _: None)  # two logs, five each
+    verdicts = [sent(quiet, 100 + n).verdict for n in range(6)]
+    assert verdicts == [AppendVerdict.APPENDED] * 5 + [AppendVerdict.TOO_MANY_PRODUCERS]
+
+
+def test_INV_PRR1_what_a_start_finds_in_the_logs_counts() -> None:
+    some = room_for(100, 4)
+    for n in range(4):
+        sent(some.partition, n)
+    some.sync()
+    some.close_and_reopen()
+    some.table.finish_drops()
+    assert sent(some.partition, 4).verdict is AppendVerdict.TOO_MANY_PRODUCERS
+
+
+def test_INV_PRR1_a_refusal_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    some = room_for(1)
+    for n in range(5):
+        sent(some.partition, n)
+    assert len([each for each in caplog.messages if "a new producer is refused" in each]) == 1
+    some.clock.now_ms += 60_000
+    sent(some.partition, 9)
+    assert len([each for each in caplog.messages if "a new producer is refused" in each]) == 2
+
+
+def test_INV_PRR2_above_half_the_idlest_go_early_and_make_room() -> None:
+    some = room_for(4)
+    for n in range(4):
+        sent(some.partition, n)
+    some.table.maintain(lambda _: None)  # found idle
+    some.clock.now_ms += IDLE_MS - 1
+    some.table.maintain(lambda _: None)
+    assert ids_of(some.partition) == {0, 1, 2, 3}
+    sent(some.partition, 0, 1)  # heard of again
+    some.table.maintain(lambda _: None)
+    some.clock.now_ms += 1
+    some.table.maintain(lambda _: None)
+    assert ids_of(some.partition) == {0, 3}
+    assert sent(some.partition, 9).verdict is AppendVerdict.APPENDED
+
+
+def test_INV_PRR2_half_of_them_stay_a_day_as_in_Kafka() -> None:
+    some = room_for(4)
+    for n in range(2):
+        sent(some.partition, n)
+    some.table.maintain(lambda _: None)
+    some.clock.now_ms += DAY_MS - 1
+    some.table.maintain(lambda _: None)
+    assert ids_of(some.partition) == {0, 1}
+
+
+def test_INV_PRR2_who_ended_a_transaction_here_stays_before_made_up_ids() -> None:
+    some = room_for(4)
+    sent(some.partition, 0, transactional=True)
+    append_marker(
+        some.partition, producer_id=0, producer_epoch=0, control_type=ControlType.COMMIT,
+        coordinator_epoch=1, decision=None, timestamp_ms=1_000_000,
+    )  # fmt: skip
+    some.table.maintain(lambda _: None)
+    for n in range(1, 4):
+        some.clock.now_ms += 60_000
+        sent(some.partition, n)
+        some.table.maintain(lambda _: None)
+    some.clock.now_ms += IDLE_MS
+    some.table.maintain(lambda _: None)
+    assert ids_of(some.partition) == {0, 3}
+
+
+def test_INV_PRR2_a_full_node_keeps_of_each_log_no_more_than_its_share() -> None:
+    some = room_for(100, 8, partition_count=2)
+    for n in range(8):
+        sent(some.partitions[0], n)
+    sent(some.partitions[1], 50)
+    some.table.maintain(lambda _: None)
+    some.clock.now_ms += IDLE_MS
+    some.table.maintain(lambda _: None)
+    assert ids_of(some.partitions[0]) == {6, 7}
+    assert ids_of(some.partitions[1]) == {50}
+
+
+def test_INV_PRR2_an_open_transaction_is_never_forgotten() -> None:
+    some = room_for(2)
+    for n in range(4):
+        sent(some.partition, n, transactional=True)
+    for _ in range(3):
+        some.table.maintain(lambda _: None)
+        some.clock.now_ms += DAY_MS
+    assert ids_of(some.partition) == {0, 1, 2, 3}
