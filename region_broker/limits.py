@@ -149,6 +149,8 @@ OFFSET_COMMIT_BYTES_MAX: Final = 4 * MIB
 # length then costs TOPIC_NAME_LENGTH_MAX * TOPIC_REGEX_STATES_MAX steps at most.
 TOPIC_REGEX_BYTES_MAX: Final = 1_024
 TOPIC_REGEX_STATES_MAX: Final = 1_000
+# Patterns that the members of one group may have together: what each stands for is looked at with each heartbeat.
+GROUP_PATTERNS_MAX: Final = 20
 SUBSCRIBED_TOPICS_MAX: Final = 10_000  # names that one member may subscribe to
 # The same for a member of the classic protocol, which may bring MEMBER_METADATA_BYTES_MAX, and for all members of a group of the
 # new one: more of these have fewer than 17 letters each.

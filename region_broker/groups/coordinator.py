@@ -344,9 +344,27 @@ class GroupCoordinator:
         for shard in self._shards:
             if shard.status is ShardStatus.ACTIVE:
                 try:
-                    await self._write_durably(shard, shard.topic_tombstones(topic))
+                    await self._forget_topic_of(shard, topic)
                 except LedgerFailed as error:
                     _log.warning("offsets of deleted topic %s stay in shard %d: %s", topic, shard.index, error)  # fmt: skip
+
+    async def _forget_topic_of(self, shard: Shard, topic: str) -> None:
+        """A few groups at a time: another topic of that name that comes meanwhile ends it, as its offsets look the same (INV-GO6)."""
+        yielding, term, next_offset = CooperativeYield(YIELD_ROWS), shard.term, 0
+        records: list[KeyValue] = []
+        for found in shard.topic_tombstones(topic):
+            records += found
+            if not yielding.due(1 + len(found)):
+                continue
+            next_offset = max(next_offset, self._written(shard, records))
+            records = []
+            await self._clock.sleep_ms(0)
+            if shard.since(term) is not GroupVerdict.OK:
+                return  # what is left of them is not shown, and removed later
+            if topic in self._image().topics:
+                break
+        next_offset = max(next_offset, self._written(shard, records))
+        await self._made_durable(shard, term, next_offset)
 
     async def clamp(
         self,
@@ -426,21 +444,29 @@ class GroupCoordinator:
         return GroupVerdict.OK if admitted else GroupVerdict.TOO_MANY_GROUPS
 
     def _try_write(self, shard: Shard, records: Sequence[KeyValue]) -> bool:
-        term = shard.term
         try:
-            for start in range(0, len(records), RECORDS_PER_BATCH):
-                shard.write(self._log, records[start : start + RECORDS_PER_BATCH])
+            self._written(shard, records)
         except LedgerFailed:
-            self._fail(shard, term)
             return False
         return True
 
     async def _write_durably(self, shard: Shard, records: Sequence[KeyValue]) -> None:
         term = shard.term
+        await self._made_durable(shard, term, self._written(shard, records))
+
+    def _written(self, shard: Shard, records: Sequence[KeyValue]) -> int:
+        """Write records in batches; return the offset to wait for, 0 where there are none. Raises LedgerFailed."""
+        next_offset = 0
         try:
-            next_offset = 0
             for start in range(0, len(records), RECORDS_PER_BATCH):
                 next_offset = shard.write(self._log, records[start : start + RECORDS_PER_BATCH])
+        except LedgerFailed:
+            self._fail(shard, shard.term)
+            raise
+        return next_offset
+
+    async def _made_durable(self, shard: Shard, term: int, next_offset: int) -> None:
+        try:
             await self._log.committed(shard.index, next_offset)
         except LedgerFailed:
             self._fail(shard, term)

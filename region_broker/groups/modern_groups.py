@@ -39,9 +39,12 @@ from region_broker.groups.modern.classic_members import leave as classic_leave
 from region_broker.groups.modern.heartbeat import (
     beat,
     check,
+    check_begins,
+    check_patterns,
     fence,
     leave,
     patterns_needed,
+    speaker,
 )
 from region_broker.groups.modern.messages import (
     HeartbeatOutcome,
@@ -143,8 +146,7 @@ class ModernGroups:
             check(request)
             if not request.member_id:
                 request = replace(request, member_id=str(self._ports.chance.uuid()))
-            if request.topic_regex:
-                self._patterns.check(request.topic_regex)
+            request = self._admitted(shard, request)
             term = shard.term
             request = await self._look_at_classic(shard, request)
             for prepare in (self._resolve, self._look_ahead):
@@ -159,6 +161,20 @@ class ModernGroups:
         verdict = await self.wait_durable(shard, request.group_id)
         return outcome if verdict is GroupVerdict.OK else HeartbeatOutcome(verdict=verdict)
 
+    def _admitted(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatRequest:
+        """Refuse who is no member, and a pattern that cannot be taken, before anything is looked up for it (INV-NX6)."""
+        group = shard.table.modern.get(request.group_id)
+        if request.member_epoch < 0:
+            return replace(request, topic_regex=None)
+        if group is None:
+            check_begins(request)
+        else:
+            speaker(group, request)
+            check_patterns(group, request)
+        if request.topic_regex:
+            self._patterns.check(request.topic_regex)
+        return request
+
     async def _resolve(self, shard: Shard, request: HeartbeatRequest) -> None:
         """Find out what the group's patterns stand for, as long as topics keep changing."""
         for _ in range(_RESOLVE_TRIES):
@@ -166,7 +182,7 @@ class ModernGroups:
             patterns, topics = patterns_needed(group, request), self._ports.image().topics
             if self._patterns.known(patterns, topics) is not None:
                 return
-            await self._patterns.resolve(patterns, topics)
+            await self._patterns.resolve(request.group_id, patterns, topics)
 
     async def _look_ahead(self, shard: Shard, request: HeartbeatRequest) -> None:
         """Judge what the member may see, before the step in which that counts (INV-NX3)."""
@@ -201,10 +217,7 @@ class ModernGroups:
     def _begin(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
         """Make a group with its first member, out of a classic one if there is one."""
         group_id = request.group_id
-        if request.member_epoch != 0:
-            # Kafka says GROUP_ID_NOT_FOUND, which ends a client. After a takeover a group may be
-            # gone that a member of the lost region knows: that member shall come back (T26).
-            raise Refused(GroupVerdict.UNKNOWN_MEMBER, f"Group {group_id} has no such member.")
+        check_begins(request)
         view = self._view(ConsumerGroup(group_id), request)
         classic = shard.groups.get(group_id)
         records: list[KeyValue] = []

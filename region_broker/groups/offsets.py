@@ -95,11 +95,13 @@ class OffsetTable:
     """
 
     committed: dict[str, Places] = field(default_factory=dict)
-    pending: dict[int, dict[str, Places]] = field(default_factory=dict)
+    pending: dict[ProducerId, dict[str, Places]] = field(default_factory=dict)
     """By producer and group."""
     group_values: dict[str, GroupValue] = field(default_factory=dict)
     modern: dict[str, ConsumerGroup] = field(default_factory=dict)
     last_record_offset: dict[str, int] = field(default_factory=dict)
+    _staging: dict[str, set[ProducerId]] = field(default_factory=dict, compare=False, repr=False)
+    """Which producers have an offset of a group in `pending`: a tombstone does not look through all open transactions."""
     _topic_ids: dict[UUID, UUID] = field(default_factory=dict, compare=False, repr=False)
     """Each id once, for all the offsets that carry it."""
 
@@ -165,7 +167,14 @@ class OffsetTable:
     def _places(self, group_id: str, producer_id: ProducerId) -> Places:
         if producer_id == NO_PRODUCER_ID:
             return self.committed.setdefault(group_id, {})
+        self._staging.setdefault(group_id, set()).add(producer_id)
         return self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
+
+    def _unstage(self, group_id: str, producer_id: ProducerId) -> None:
+        producers = self._staging[group_id]
+        producers.remove(producer_id)
+        if not producers:
+            del self._staging[group_id]
 
     def _remove(self, key: OffsetKey) -> None:
         places = self.committed.get(key.group_id)
@@ -173,15 +182,18 @@ class OffsetTable:
             places.pop(key.tp, None)
             if not places:
                 del self.committed[key.group_id]
-        for producer_id, staged in list(self.pending.items()):
-            held = staged.get(key.group_id, {})
+        for producer_id in tuple(self._staging.get(key.group_id, ())):
+            staged = self.pending[producer_id]
+            held = staged[key.group_id]
             if held.pop(key.tp, None) is not None and not held:
                 del staged[key.group_id]
+                self._unstage(key.group_id, producer_id)
                 if not staged:
                     del self.pending[producer_id]
 
     def _end_transaction(self, producer_id: ProducerId, *, commit: bool) -> None:
         for group_id, staged in self.pending.pop(producer_id, {}).items():
+            self._unstage(group_id, producer_id)
             if commit:
                 places = self.committed.setdefault(group_id, {})
                 for tp, place in staged.items():
@@ -198,8 +210,8 @@ class OffsetTable:
     def pending_partitions(self, group_id: str) -> set[TopicPartition]:
         """Return the partitions that some open transaction holds an offset of."""
         found: set[TopicPartition] = set()
-        for staged in self.pending.values():
-            found.update(staged.get(group_id, ()))
+        for producer_id in self._staging.get(group_id, ()):
+            found.update(self.pending[producer_id][group_id])
         return found
 
     def partitions(self, group_id: str) -> list[TopicPartition]:
@@ -208,9 +220,7 @@ class OffsetTable:
 
     def has_offsets(self, group_id: str) -> bool:
         """Return whether the group has any offset, committed or pending."""
-        return group_id in self.committed or any(
-            group_id in staged for staged in self.pending.values()
-        )
+        return group_id in self.committed or group_id in self._staging
 
     def knows(self, group_id: str) -> bool:
         """Return whether the ledger holds anything of the group."""
@@ -224,8 +234,7 @@ class OffsetTable:
 
     def all_group_ids(self) -> set[str]:
         """Return every group the ledger knows."""
-        staged = {group_id for staged in self.pending.values() for group_id in staged}
-        return {*self.committed, *self.group_values, *self.modern, *staged}
+        return {*self.committed, *self.group_values, *self.modern, *self._staging}
 
     def foreign(
         self, group_id: str, topics: Mapping[str, Identified], deleted: Container[UUID]

@@ -36,6 +36,7 @@ from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.limits import (
     GROUP_MEMBER_COUNT_MAX,
     GROUP_NAME_BYTES_MAX,
+    GROUP_PATTERNS_MAX,
     GROUP_TOPIC_NAMES_MAX,
     GROUP_VALUE_BYTES_MAX,
     MEMBER_METADATA_BYTES_MAX,
@@ -125,7 +126,8 @@ def beat(
             V.GROUP_FULL,
             f"The consumer group has reached its maximum capacity of {GROUP_MEMBER_COUNT_MAX} members.",
         )
-    before = _speaker(group, request)
+    before = speaker(group, request)
+    check_patterns(group, request)
     if not _may_change(group, request, view):
         current = group.current_of(request.member_id)
         return Step((), _told(request, current, current, interval_ms))
@@ -139,8 +141,33 @@ def beat(
     return Step(tuple(draft.changes), _told(request, had, now, interval_ms))
 
 
-def _speaker(group: ConsumerGroup, request: HeartbeatRequest) -> str | None:
-    """Return the member that speaks, or the one whose place it takes; None: a new one."""
+def check_begins(request: HeartbeatRequest) -> None:
+    """Refuse a member that means to go on in a group that is not there; raises `Refused`."""
+    if request.member_epoch != 0:
+        # Kafka says GROUP_ID_NOT_FOUND, which ends a client. After a takeover a group may be
+        # gone that a member of the lost region knows: that member shall come back (T26).
+        raise Refused(V.UNKNOWN_MEMBER, f"Group {request.group_id} has no such member.")
+
+
+def check_patterns(group: ConsumerGroup, request: HeartbeatRequest) -> None:
+    """Refuse a pattern that would be one too many of its group (INV-NX6); raises `Refused`."""
+    others = {
+        member.topic_regex
+        for member_id, member in group.metadata.items()
+        if member.topic_regex and member_id != request.member_id
+    }
+    if request.topic_regex and len(others | {request.topic_regex}) > max(
+        len(others), GROUP_PATTERNS_MAX
+    ):
+        raise Refused(
+            V.INVALID_REGEX,
+            f"SubscribedTopicRegex: the members of group {request.group_id} have {len(others)} other patterns, and a group"
+            f" has {GROUP_PATTERNS_MAX} at most. Let its members subscribe by the same one.",
+        )
+
+
+def speaker(group: ConsumerGroup, request: HeartbeatRequest) -> str | None:
+    """Return the member that speaks, or the one whose place it takes; None: a new one. Raises `Refused`."""
     joins = request.member_epoch == 0
     if request.instance_id is None:
         if request.member_id not in group.metadata:

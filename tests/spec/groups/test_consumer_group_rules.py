@@ -14,9 +14,11 @@ from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.modern import heartbeat
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
+from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.offset_service import Asker
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
+from region_broker.limits import GROUP_PATTERNS_MAX
 from tests.unit.region_broker.groups.fakes import (
     Fixture,
     MemoryLedger,
@@ -325,6 +327,42 @@ async def test_KIP848_a_pattern_over_many_topics_is_resolved_in_a_thread() -> No
     async with running(fixture):
         joined = await beat(fixture, "A", 0, topic_names=(), topic_regex=r"(orders|none){1,30}-\d+")
         assert set(joined.assignment or {}) == wanted
+
+
+async def test_INV_NX6_a_group_has_few_patterns() -> None:
+    fixture, _ = fixture_of(1)
+    async with running(fixture):
+        for number in range(GROUP_PATTERNS_MAX):
+            joined = await beat(
+                fixture, f"M{number}", 0, topic_names=(), topic_regex=f"o.*{number}"
+            )
+            assert joined.verdict is V.OK
+        refused = await beat(fixture, "N", 0, topic_names=(), topic_regex="another")
+        assert refused.verdict is V.INVALID_REGEX
+        assert str(GROUP_PATTERNS_MAX) in (refused.message or "")
+        assert len(fixture.groups.describe_modern("g").members) == GROUP_PATTERNS_MAX
+        same = await beat(fixture, "N", 0, topic_names=(), topic_regex="o.*7")
+        assert same.verdict is V.OK
+        changed = await beat(fixture, "N", same.member_epoch, topic_regex="o.*8")
+        assert changed.verdict is V.OK
+        fixture.assert_live_is_replay()
+
+
+@pytest.mark.parametrize("group", ["one that is there", "none"])
+async def test_INV_NX6_no_pattern_is_looked_up_for_who_is_no_member(
+    monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    async def resolve(_self: Patterns, *_said: Any) -> None:
+        raise AssertionError("it was looked up")
+
+    fixture, _ = fixture_of(1)
+    async with running(fixture):
+        if group != "none":
+            await beat(fixture, "A", 0)
+        monkeypatch.setattr(Patterns, "resolve", resolve)
+        for epoch in (1, 7, -1):
+            told = await beat(fixture, "nobody", epoch, topic_regex=".*")
+            assert told.verdict is V.UNKNOWN_MEMBER
 
 
 # --- life of a group ------------------------------------------------------------------------------

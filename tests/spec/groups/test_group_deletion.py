@@ -22,6 +22,7 @@ from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.shard import Shard
 from region_broker.groups.verdicts import GroupVerdict as V
+from region_broker.limits import YIELD_ROWS
 from tests.fixtures.kafka_port import wire_fixture
 from tests.unit.region_broker.groups.fakes import (
     Fixture,
@@ -266,6 +267,35 @@ async def test_INV_GO6_a_new_leader_forgets_offsets_of_a_topic_that_is_known_to_
         await fixture.groups.expire_offsets()
         fixture.topics.deleted.clear()
         assert await committed(fixture) == [-1], "they are removed, not only hidden"
+        fixture.assert_live_is_replay()
+
+
+@pytest.mark.parametrize("comes_again", [False, True])
+async def test_INV_GO6_a_deleted_topic_is_forgotten_a_few_groups_at_a_time(
+    comes_again: bool,
+) -> None:
+    """Others are served between them; a topic that comes under its name meanwhile keeps what is committed for it."""
+    fixture, count = Fixture(), 3 * YIELD_ROWS
+    async with running(fixture):
+        fixture.topics.put("t", 1, number=1)
+        for number in range(count):
+            commit = commit_of(0, group_id=f"g{number:04}")
+            assert (await fixture.groups.commit_offsets(commit)).verdict is V.OK
+        fixture.topics.drop("t")
+        async with asyncio.TaskGroup() as tasks:
+            forgetting = tasks.create_task(fixture.groups.forget_topic("t"))
+            await asyncio.sleep(0)
+            left = sum(len(shard.table.committed) for shard in fixture.groups.shards)
+            assert 0 < left < count
+            assert not forgetting.done()
+            if comes_again:
+                fixture.topics.put("t", 1, number=2)
+                commit = commit_of(0, group_id=f"g{count - 1:04}")
+                assert (await fixture.groups.commit_offsets(commit)).verdict is V.OK
+        last = await fixture.groups.fetch_offsets(f"g{count - 1:04}", [tp(0, "t")], require_stable=False)  # fmt: skip
+        assert [each.committed_offset for each in last.offsets] == [5 if comes_again else -1]
+        if not comes_again:
+            assert not any(shard.table.committed for shard in fixture.groups.shards)
         fixture.assert_live_is_replay()
 
 

@@ -162,6 +162,20 @@ async def test_INV_HAZ7_what_a_member_of_a_group_subscribes_to_is_judged_a_few_a
     assert joined.most <= ELEMENTS_AT_ONCE_MAX + OF_THE_WHOLE
 
 
+async def test_INV_HAZ7_what_a_described_group_subscribes_to_is_judged_a_few_at_a_time(
+    judged: Judged,
+) -> None:
+    judged.give(acl(ResourceType.GROUP, Operation.ALL), acl(ResourceType.TOPIC, Operation.ALL, name="*"))  # fmt: skip
+    told = await counted(judged, 68, 1, {
+        "group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": None, "rebalance_timeout": 60_000,
+        "subscribed_topic_names": NAMES, "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": (),
+    })  # fmt: skip
+    told.asked = told.most = 0
+    told = await counted(judged, 69, 1, {"group_ids": ["g"], "include_authorized_operations": False})  # fmt: skip
+    assert told.asked >= COUNT
+    assert told.most <= ELEMENTS_AT_ONCE_MAX + OF_THE_WHOLE
+
+
 async def test_INV_HLT1_patterns_are_matched_one_at_a_time_with_what_may_be_seen(
     judged: Judged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
