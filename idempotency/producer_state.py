@@ -178,9 +178,7 @@ class ProducerTable:
         idle = [
             (entry.coordinator_epoch != NO_COORDINATOR_EPOCH, entry.idle_since_ms, producer_id)
             for producer_id, entry in self._entries.items()
-            if not entry.in_transaction
-            and entry.idle_since_ms is not None
-            and monotonic_ms - entry.idle_since_ms >= idle_ms
+            if entry.idle_since_ms is not None and monotonic_ms - entry.idle_since_ms >= idle_ms
         ]
         expired = [producer_id for _, _, producer_id in sorted(idle)[:excess]]
         self._forget(expired)

@@ -8,6 +8,7 @@ import pytest
 
 from region_broker.controller.metadata_commands import SetNodeConfigs
 from region_broker.node import Node
+from region_broker.partitions.table import SEGMENTS_AT_ONCE_MAX, PartitionTable
 from region_broker.records.batches import Record, build_batch
 from tests.simulation.kafka_client import Connection
 from tests.simulation.region_pair import Pair, Region, region_pair
@@ -78,6 +79,26 @@ async def test_upkeep_follows_a_changed_interval_within_a_second(tmp_path: Path)
         count = len(rounds)
         await asyncio.sleep(60)
         assert len(rounds) == count
+
+
+async def test_retention_that_deleted_as_much_as_one_round_may_goes_on_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deletions = iter([SEGMENTS_AT_ONCE_MAX] * 2)
+    at_ms: list[int] = []
+
+    async with region_pair(tmp_path, seed=6) as pair:
+
+        def maintain(table: PartitionTable, *_asked: object) -> int:
+            if table is not pair.eu.node.storage.partitions:
+                return 0
+            at_ms.append(table.kept._clock.monotonic_ms())
+            return next(deletions, 0)
+
+        monkeypatch.setattr(PartitionTable, "maintain", maintain)
+        await asyncio.sleep(90)
+        assert len(at_ms) == 3
+        assert at_ms[-1] - at_ms[0] < 1_000
 
 
 async def test_a_mirror_keeps_its_own_over_a_kill(tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ async def test_KIP848_a_pattern_over_many_topics_is_resolved_in_a_thread() -> No
         assert set(joined.assignment or {}) == wanted
 
 
-async def test_INV_NX6_a_group_has_few_patterns() -> None:
+async def test_INV_NX6_a_group_has_few_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     fixture, _ = fixture_of(1)
     async with running(fixture):
         for number in range(GROUP_PATTERNS_MAX):
@@ -337,7 +337,9 @@ async def test_INV_NX6_a_group_has_few_patterns() -> None:
                 fixture, f"M{number}", 0, topic_names=(), topic_regex=f"o.*{number}"
             )
             assert joined.verdict is V.OK
-        refused = await beat(fixture, "N", 0, topic_names=(), topic_regex="another")
+        with monkeypatch.context() as patched:
+            patched.setattr(Patterns, "resolve", None)  # it is not looked up either
+            refused = await beat(fixture, "N", 0, topic_names=(), topic_regex="another")
         assert refused.verdict is V.INVALID_REGEX
         assert str(GROUP_PATTERNS_MAX) in (refused.message or "")
         assert len(fixture.groups.describe_modern("g").members) == GROUP_PATTERNS_MAX
@@ -346,6 +348,16 @@ async def test_INV_NX6_a_group_has_few_patterns() -> None:
         changed = await beat(fixture, "N", same.member_epoch, topic_regex="o.*8")
         assert changed.verdict is V.OK
         fixture.assert_live_is_replay()
+
+
+async def test_INV_NX6_of_two_patterns_that_come_together_only_one_is_the_last() -> None:
+    fixture, _ = fixture_of(1)
+    async with running(fixture):
+        for number in range(GROUP_PATTERNS_MAX - 1):
+            await beat(fixture, f"M{number}", 0, topic_names=(), topic_regex=f"o.*{number}")
+        joins = [beat(fixture, name, 0, topic_names=(), topic_regex=name) for name in ("x", "y")]
+        joined = await asyncio.gather(*joins)
+        assert [each.verdict for each in joined] == [V.OK, V.INVALID_REGEX]
 
 
 @pytest.mark.parametrize("group", ["one that is there", "none"])

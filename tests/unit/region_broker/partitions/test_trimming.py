@@ -399,7 +399,11 @@ def test_INV_APP1_few_full_segments_wait_for_their_seals_however_small_they_are(
     segments = some.partition.log.content.segments.segments
     assert sum(segment.file is not None for segment in segments) == PENDING_SEALS_MAX + 1
     some.sync()
-    some.sync()
+    names = some.disk.list_dir(some.folder)
+    sealed = [each for each in segments if each.file is None]
+    assert len(sealed) == PENDING_SEALS_MAX
+    for each in sealed:  # the state at its end, from which a start goes on
+        assert file_name(each.next_offset, ".snapshot") in names
     assert sum(segment.file is not None for segment in segments) == 1
     some.partition.writer.append(data)
     assert segments[-1].size_bytes < 2 * len(data)  # it goes on as before
