@@ -96,9 +96,9 @@ async def test_retention_that_deleted_as_much_as_one_round_may_goes_on_at_once(
             return next(deletions, 0)
 
         monkeypatch.setattr(PartitionTable, "maintain", maintain)
-        await asyncio.sleep(90)
-        assert len(at_ms) == 3
-        assert at_ms[-1] - at_ms[0] < 1_000
+        await asyncio.sleep(1)
+        first, second, third, fourth, *_ = at_ms
+        assert max(second - first, third - second) < (fourth - third) / 2
 
 
 async def test_a_mirror_keeps_its_own_over_a_kill(tmp_path: Path) -> None:
