@@ -113,6 +113,11 @@ def unpack_in_pieces(data: bytes) -> Pieces[SnapshotContent]:
     return content
 
 
+def check_snapshot(data: bytes) -> None:
+    """Raise SnapshotError as `unpack_in_pieces` does for what is damaged, cut off or newer, without reading its rows."""
+    _checked_body(data)
+
+
 def _checked_body(data: bytes) -> bytes:
     if len(data) < _HEAD.size:
         raise SnapshotError(f"snapshot of {len(data)} bytes is cut off: rebuild it from the log")

@@ -32,7 +32,7 @@ from region_broker.log.file_names import ABORTED_SUFFIX
 from region_broker.log.indexes.aborted_index import encode_aborted
 from region_broker.log.indexes.leader_epochs import LeaderEpochs
 from region_broker.log.indexes.producer_snapshots import (
-    load_newest,
+    has_sound,
     newest_in_pieces,
     write_snapshot,
 )
@@ -146,9 +146,9 @@ def state_in_pieces(
 
 
 def keep_state_at(folder: Path, segments: list[Segment], offset: int) -> None:
-    """Make sure of a snapshot at `offset`, durably."""
+    """Make sure of a snapshot at `offset`, durably; one that is there is not unpacked: of many producers that takes long."""
     disk = segments[0].cache.disk
-    if load_newest(disk, folder, offset, offset) is None:
+    if not has_sound(disk, folder, offset):
         state = rebuild_state(folder, segments, offset)
         write_snapshot(disk, folder, offset, state.encode())
 

@@ -23,9 +23,11 @@ from region_broker.log.file_names import INDEX_SUFFIX, LOG_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.indexes.sparse_index import (
     NO_TIMESTAMP_MS,
+    SUMMARY_BYTES,
     SegmentSummary,
     SparseIndex,
     decode_index,
+    peek_summary,
 )
 from region_broker.log.log_config import INT32_MAX, LogConfig, NodeLogConfig
 from region_broker.log.recently_used import RecentlyUsed
@@ -35,6 +37,9 @@ logger: Final = logging.getLogger(__name__)
 
 WALK_WINDOW_BYTES: Final = 16_384
 SEGMENT_CACHE_ENTRIES: Final = 64
+DELETED_AT_ONCE: Final = 200
+"""How many small segments retention deletes in one step of the loop: four files each, some 10 ms."""
+_BYTES_OF_ONE: Final = 16 << 20
 
 
 class SealedCache:
@@ -116,6 +121,8 @@ class Segment:
     first_appended_wall_ms: int | None = None
     batch_count: int = 0
     """How many batches were counted at its end since it was made or opened."""
+    aborted_from: int | None = None
+    """The least first offset of the aborted transactions whose markers are in it, once it is sealed and that is known."""
     _taken_bytes: int = 0
     _is_roll_put_off: bool = False
     _max_timestamp_ms: int | None = None
@@ -139,9 +146,34 @@ class Segment:
 
     def latest_ms(self, *, wait: bool) -> int:
         """Return `max_timestamp_ms`; raises ColdRange unless `wait`."""
-        if self._max_timestamp_ms is None:
+        if self._max_timestamp_ms is None and not self._peek(wait=wait):
             self.index(wait=wait)
         return NO_TIMESTAMP_MS if self._max_timestamp_ms is None else self._max_timestamp_ms
+
+    def _peek(self, *, wait: bool) -> bool:
+        """Learn the times of a sealed segment from the head of its index file; return whether it says them. Raises ColdRange unless `wait`.
+
+        A segment of a GiB has an index of 2 MB, and retention asks for the newest time of each log's oldest segment.
+        """
+        if self.live_index is not None:
+            return False
+        try:
+            file = self.cache.disk.open(self.index_path())
+        except OSError:
+            return False  # who reads the whole of it says why
+        try:
+            data = file.pread(SUMMARY_BYTES, 0) if wait else file.pread_cached(SUMMARY_BYTES, 0)
+        finally:
+            file.close()
+        if not wait and len(data) < SUMMARY_BYTES:
+            raise ColdRange(self.index_path(), len(data), SUMMARY_BYTES - len(data))
+        summary = peek_summary(bytes(data))
+        of = None if summary is None else (summary.size_bytes, summary.next_offset)
+        if summary is None or of != (self.size_bytes, self.next_offset):
+            return False
+        self._max_timestamp_ms = summary.max_timestamp_ms
+        self._first_timestamp_ms = summary.first_timestamp_ms
+        return True
 
     def newest_ms(self) -> int:
         """Return the time that its records' age is counted from; without timestamps, that of the file's last change.
@@ -379,6 +411,7 @@ class Segment:
                 self._max_timestamp_ms = header.max_timestamp_ms
         self.size_bytes = position
         self.next_offset = next_offset
+        self.aborted_from = None
         self.live_index = index
 
     def adopt(self, index: SparseIndex, summary: SegmentSummary) -> None:
@@ -445,6 +478,21 @@ def remove_segment_files(folder: Path, cache: SealedCache, base_offsets: Iterabl
         cache.forget(path)
         for name in names.pop(path.stem, ()):
             cache.disk.remove(folder / name)
+
+
+@dataclass(slots=True)
+class DeletionBudget:
+    """How much one step of the event loop may delete: a small segment takes 1 of `left`, one of a GiB some 64, as the file system does."""
+
+    left: int = DELETED_AT_ONCE
+
+    def granted(self, segments: Sequence[Segment]) -> int:
+        """Take for the oldest of the segments; return for how many it is enough. One is let in while anything is left."""
+        for count, segment in enumerate(segments):
+            if self.left <= 0:
+                return count
+            self.left -= 1 + segment.size_bytes // _BYTES_OF_ONE
+        return len(segments)
 
 
 def expired_count(

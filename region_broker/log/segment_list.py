@@ -23,6 +23,7 @@ from region_broker.log.segment import BatchAtTime, ReadSlice, SealedCache, Segme
 logger: Final = logging.getLogger(__name__)
 
 POSITIONS_REMEMBERED: Final = 64
+_NOWHERE: Final = (1 << 63) - 1
 
 
 class SegmentList:
@@ -138,7 +139,11 @@ class SegmentList:
         for segment in self.segments[self.slot(start) :]:
             if segment.file is not None:
                 break
-            yield from overlapping(self._aborted_of(segment, wait=wait), start, end, bound)
+            if segment.aborted_from is not None and segment.aborted_from >= end:
+                continue  # nothing of it began before `end`: its file is not read
+            aborted = self._aborted_of(segment, wait=wait)
+            segment.aborted_from = min((each.first_offset for each in aborted), default=_NOWHERE)
+            yield from overlapping(aborted, start, end, bound)
 
     def _aborted_of(self, segment: Segment, *, wait: bool) -> tuple[AbortedTxn, ...]:
         def load() -> tuple[AbortedTxn, ...]:

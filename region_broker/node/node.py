@@ -71,7 +71,7 @@ from region_broker.partitions.closing import close_aside
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import SEGMENTS_AT_ONCE_MAX, no_bound, no_copy
+from region_broker.partitions.table import no_bound, no_copy
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
@@ -844,7 +844,7 @@ class Node:
 
     async def maintain(self) -> bool:
         """Run one round of retention and producer expiry, and remove what was deleted long ago; return whether it
-        deleted as much as one round may, and another one is due."""
+        deleted anything: there may be more than one round deletes."""
         deleted = 0
         replication = self._replication
         leads = replication is None or self.failover.running
@@ -864,7 +864,7 @@ class Node:
                     hold_of = self._holding.told.of  # INV-THD1
                 deleted = self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
         await self.storage.partitions.purge()
-        return deleted >= SEGMENTS_AT_ONCE_MAX
+        return deleted > 0
 
 
 def _placed(config: NodeConfig) -> dict[str, list[PlacedNode]]:

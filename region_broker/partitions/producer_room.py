@@ -14,6 +14,7 @@ Source: KIP-936 (throttle the number of active producer ids) for what goes wrong
 """
 
 import logging
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from idempotency.identity import TopicPartition
@@ -42,32 +43,38 @@ class ProducerRoom:
         self.node_max = node_max
         self.known = 0
         """How many all logs know together: as of the last count, and those that were let in since."""
-        self._logs = 1
+        self._share = self._share_of_half = node_max
         self._say_again_ms = 0
 
-    def counted(self, known: int, logs: int) -> None:
-        """Note how many producers so many logs know together."""
-        self.known, self._logs = known, max(logs, 1)
+    def counted(self, counts: Iterable[int]) -> None:
+        """Note how many producers each log knows."""
+        rising = sorted(counts)
+        self.known = sum(rising)
+        self._share = _level(rising, self.node_max)
+        self._share_of_half = _level(rising, self.node_max // 2)
+
+    def let_in(self) -> None:
+        """Count one more."""
+        self.known += 1
 
     @property
     def kept(self) -> int:
         """How many a log keeps, if there are idle ones (INV-PRR2)."""
         of_log, of_all = self.partition_max // 2, self.node_max // 2
-        return of_log if self.known <= of_all else min(of_log, of_all // self._logs)
+        return of_log if self.known <= of_all else min(of_log, self._share_of_half)
 
-    def let_in(self, tp: TopicPartition, known_here: int) -> str | None:
-        """Count one more producer of a log that knows so many; return why there is no room for it, if so (INV-PRR1)."""
+    def refusal(self, tp: TopicPartition, known_here: int) -> str | None:
+        """Return why a log that knows so many has no room for one more producer, if so (INV-PRR1)."""
         if known_here >= self.partition_max:
             return self._refused(
                 f"{tp} knows {known_here} producers, as many as partition_producers_max ="
                 f" {self.partition_max} allows"
             )
-        if self.known >= self.node_max and known_here >= self.node_max // self._logs:
+        if self.known >= self.node_max and known_here >= self._share:
             return self._refused(
                 f"this node knows {self.known} producers, as many as producers_max ="
                 f" {self.node_max} allows, of which {tp} has {known_here}"
             )
-        self.known += 1
         return None
 
     def _refused(self, why: str) -> str:
@@ -80,3 +87,14 @@ class ProducerRoom:
             self._say_again_ms = now_ms + _SAY_AGAIN_MS
             _log.warning("a new producer is refused: %s. Said once a minute", text)
         return text
+
+
+def _level(rising: Sequence[int], allowed: int) -> int:
+    """Return how many each log may know at most, so that all together know what is allowed: small ones need less than that."""
+    left = allowed
+    for at, count in enumerate(rising):
+        logs = len(rising) - at
+        if count * logs >= left:
+            return left // logs
+        left -= count
+    return allowed

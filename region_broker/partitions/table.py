@@ -23,7 +23,6 @@ are (`controller.metadata_store`), roles (the node tells each partition).
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -47,7 +46,7 @@ from region_broker.log.partition_log import PartitionLog
 from region_broker.log.recovery.kept_deletions import DeletionNote, KeptDeletions
 from region_broker.log.recovery.removal import Removal
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
-from region_broker.log.segment import SealedCache
+from region_broker.log.segment import DeletionBudget, SealedCache
 from region_broker.partitions.disk_room import DiskRoom
 from region_broker.partitions.laying_out import LayingOut, TopicSpec
 from region_broker.partitions.letting_go import LettingGo
@@ -67,8 +66,6 @@ logger: Final = logging.getLogger(__name__)
 TOPIC_NAME_CHARS: Final = 32
 DELETED: Final = "its topic was deleted"
 FEWER: Final = "its topic has fewer partitions"
-SEGMENTS_AT_ONCE_MAX: Final = 200
-"""How many segments retention deletes in one step of the loop: four files each, some 10 ms."""
 _SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
 
 
@@ -449,8 +446,8 @@ class PartitionTable:
         reached_of: Callable[[Partition], int | None] = no_bound,
         keeps_rounds: Callable[[Partition], bool] = no_copy,
     ) -> int:
-        """Apply retention and producer expiry everywhere; return how many segments were deleted: as many as
-        SEGMENTS_AT_ONCE_MAX, and there may be more to delete.
+        """Apply retention and producer expiry everywhere; return how many segments were deleted: if any, there may be more to
+        delete (`DeletionBudget`).
 
         `hold_of` says what of a partition must be kept, or None; `reached_of`, `keeps_rounds`: see `Retention.maintain`. To be called now and
         then (a minute).
@@ -461,12 +458,13 @@ class PartitionTable:
             monotonic_ms=self._clock.monotonic_ms(),
             producer_expiration_ms=self._config.producer_id_expiration_ms,
             producers_kept=self.producers.kept,
+            budget=DeletionBudget(),
         )
         deleted = 0
         for partition in self:
             try:
                 deleted += partition.retention.maintain(
-                    replace(due, segments_max=SEGMENTS_AT_ONCE_MAX - deleted),
+                    due,
                     hold=hold_of(partition),
                     reached=reached_of(partition),
                     keeps_rounds=keeps_rounds(partition),
@@ -477,8 +475,7 @@ class PartitionTable:
         return deleted
 
     def _count_producers(self) -> None:
-        counts = [len(partition.state.producer_table) for partition in self]
-        self.producers.counted(sum(counts), len(counts))
+        self.producers.counted(len(partition.state.producer_table) for partition in self)
 
     async def purge(self) -> None:
         """Put away and remove what deletions left, and what was kept long enough. To be called now and then (a minute)."""

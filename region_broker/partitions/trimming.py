@@ -15,6 +15,7 @@ from idempotency.identity import TopicPartition
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
+from region_broker.log.segment import DeletionBudget
 from region_broker.ports.unbroken import to_its_end
 from region_broker.wire.cooperative_yield import run_yielding
 
@@ -114,9 +115,14 @@ class Trimming:
         self._log.trimmer.start_at(offset)
 
     def retain(
-        self, *, now_ms: int, stable_offset: int, hold: Hold | None, count_max: int | None = None
+        self,
+        *,
+        now_ms: int,
+        stable_offset: int,
+        hold: Hold | None,
+        budget: DeletionBudget | None = None,
     ) -> int:
-        """Delete segments that are too old or too many, and those below the log start, at most `count_max`; return how many.
+        """Delete segments that are too old or too many, and those below the log start, as many as `budget` allows; return how many.
 
         Nothing that is undecided goes, and nothing that `hold` keeps. Raises LogDamaged, too.
         """
@@ -125,12 +131,9 @@ class Trimming:
         with self.stops_on_disk_errors("retention"):
             deleted = 0
             if log.config.deletes:
-                deleted = log.trimmer.apply_retention(
-                    now_ms=now_ms, hold_offset=end, count_max=count_max
-                )
+                deleted = log.trimmer.apply_retention(now_ms=now_ms, hold_offset=end, budget=budget)
             start = max(log.log_start_offset, self._start.offset)
             if start > log.log_start_offset:
                 held = start if hold is None else min(hold)
-                left = None if count_max is None else count_max - deleted
-                deleted += log.trimmer.delete_segments_below(min(start, held), left)
+                deleted += log.trimmer.delete_segments_below(min(start, held), budget)
         return deleted

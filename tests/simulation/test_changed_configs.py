@@ -8,7 +8,7 @@ import pytest
 
 from region_broker.controller.metadata_commands import SetNodeConfigs
 from region_broker.node import Node
-from region_broker.partitions.table import SEGMENTS_AT_ONCE_MAX, PartitionTable
+from region_broker.partitions.table import PartitionTable
 from region_broker.records.batches import Record, build_batch
 from tests.simulation.kafka_client import Connection
 from tests.simulation.region_pair import Pair, Region, region_pair
@@ -81,10 +81,10 @@ async def test_upkeep_follows_a_changed_interval_within_a_second(tmp_path: Path)
         assert len(rounds) == count
 
 
-async def test_retention_that_deleted_as_much_as_one_round_may_goes_on_at_once(
+async def test_retention_that_deleted_anything_goes_on_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deletions = iter([SEGMENTS_AT_ONCE_MAX] * 2)
+    deletions = iter([1, 200])
     at_ms: list[int] = []
 
     async with region_pair(tmp_path, seed=6) as pair:

@@ -16,6 +16,7 @@ from typing import Final
 
 from idempotency.partition_state import PartitionState, SnapshotError
 from idempotency.pieces import Pieces, drained
+from idempotency.snapshot_codec import check_snapshot
 from region_broker.log.file_names import SNAPSHOT_SUFFIX, file_name
 from region_broker.ports.disk import Disk
 
@@ -61,6 +62,19 @@ def newest_in_pieces(
         else:
             return offset, state
     return None
+
+
+def has_sound(disk: Disk, folder: Path, offset: int) -> bool:
+    """Return whether there is a snapshot at `offset`, whole by its CRC; raises OSError of the disk."""
+    path = folder / file_name(offset, SNAPSHOT_SUFFIX)
+    try:
+        check_snapshot(disk.read_file(path))
+    except FileNotFoundError:
+        return False
+    except SnapshotError as error:
+        logger.warning("%s is damaged, it is made again: %s", path, error)
+        return False
+    return True
 
 
 def write_snapshot(disk: Disk, folder: Path, offset: int, data: bytes) -> None:

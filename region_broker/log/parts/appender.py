@@ -6,9 +6,13 @@ file can be opened for a fresh one, it goes on as long as its format allows.
 
 INV-APP1  where PENDING_SEALS_MAX full segments wait for the sync that seals them, the open one grows beyond its size, too: each keeps a file
           open, and a topic of small segments filled quicker than the disk syncs would take all descriptors of the node
+INV-APP2  it does so, too, while it is smaller than BYTES_FOR_PRODUCER for each producer that the log knows, until it is OLD_MS old, and where the log has
+          SEGMENTS_MAX of them: the state is packed, and written, in each step that begins a segment, and a topic says how small those are
 
 Not here: judging a client's batch (`partitions`), making durable (`durability`).
 """
+
+from typing import Final
 
 from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
@@ -21,6 +25,12 @@ from region_broker.log.parts.durability import PENDING_SEALS_MAX, LogDurability
 from region_broker.log.replay import aborted_with_marker_in
 from region_broker.log.segment import Room, Segment
 from region_broker.ports.disk import NO_DESCRIPTORS
+
+BYTES_FOR_PRODUCER: Final = 256
+"""About what the state of one takes in a snapshot."""
+OLD_MS: Final = 600_000
+SEGMENTS_MAX: Final = 10_000
+"""Segments of one log: each is four files, and a kilobyte of memory."""
 
 
 class LogAppender:
@@ -106,7 +116,7 @@ class LogAppender:
         room = active.room_for(size_bytes, last_offset, now_ms, content.config)
         if room is Room.YES:
             return active
-        if room is Room.AT_NEED and self._durability.pending_seals >= PENDING_SEALS_MAX:  # INV-APP1
+        if room is Room.AT_NEED and not self._may_roll(active, now_ms):
             return active
         try:
             fresh = self._roll(active)
@@ -117,6 +127,18 @@ class LogAppender:
             return active
         fresh.first_appended_wall_ms = now_ms
         return fresh
+
+    def _may_roll(self, active: Segment, now_ms: int) -> bool:
+        """Return whether a segment that is full by size or age may be followed by another one now (INV-APP1, INV-APP2)."""
+        content = self._content
+        if self._durability.pending_seals >= PENDING_SEALS_MAX:
+            return False
+        if len(content.segments.segments) >= SEGMENTS_MAX:
+            return False
+        producers = len(content.state.producer_table)
+        began_ms = active.first_appended_wall_ms
+        is_old = began_ms is not None and now_ms - began_ms >= OLD_MS
+        return is_old or active.size_bytes >= producers * BYTES_FOR_PRODUCER
 
     def _roll(self, full: Segment) -> Segment:
         content = self._content

@@ -33,7 +33,12 @@ from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import LogDurability
 from region_broker.log.parts.settling import begin_settling, finish_settling
 from region_broker.log.replay import keep_state_at, rebuild_state, state_in_pieces
-from region_broker.log.segment import Segment, expired_count, remove_segment_files
+from region_broker.log.segment import (
+    DeletionBudget,
+    Segment,
+    expired_count,
+    remove_segment_files,
+)
 from region_broker.log.segment_list import SegmentList
 
 logger: Final = logging.getLogger(__name__)
@@ -227,9 +232,9 @@ class LogTrimmer:
     # -- the start -------------------------------------------------------------------------------
 
     def apply_retention(
-        self, *, now_ms: int, hold_offset: int, count_max: int | None = None
+        self, *, now_ms: int, hold_offset: int, budget: DeletionBudget | None = None
     ) -> int:
-        """Delete the oldest sealed segments by age and size, at most `count_max`, none that holds `hold_offset` or more.
+        """Delete the oldest sealed segments by age and size, as many as `budget` allows, none that holds `hold_offset` or more.
 
         Returns how many were deleted. Raises PartitionFailed.
         """
@@ -238,20 +243,21 @@ class LogTrimmer:
         segments = content.segments.segments
         sealed_end = next(s.base_offset for s in segments if s.file is not None)
         hold_offset = min(hold_offset, sealed_end)
+        count_max = None if budget is None else budget.left
         count = expired_count(
             segments, content.config, now_ms=now_ms, hold_offset=hold_offset, count_max=count_max
         )
+        count = count if budget is None else budget.granted(segments[:count])
         self._delete_oldest(count)
         return count
 
-    def delete_segments_below(self, offset: int, count_max: int | None = None) -> int:
-        """Delete the sealed segments that lie wholly below `offset` (mirror, T14), at most `count_max`; return how many."""
+    def delete_segments_below(self, offset: int, budget: DeletionBudget | None = None) -> int:
+        """Delete the sealed segments that lie wholly below `offset` (mirror, T14), as many as `budget` allows; return how many."""
         self._content.check_running()
         segments = self._content.segments.segments
         kept = (s for s in segments if s.next_offset > offset or s.file is not None)
         count = segments.index(next(kept))  # the active one at the latest
-        if count_max is not None:
-            count = min(count, count_max)
+        count = count if budget is None else budget.granted(segments[:count])
         self._delete_oldest(count)
         return count
 
@@ -261,8 +267,7 @@ class LogTrimmer:
         content = self._content
         with self._changing(f"deleting old segments of {content.folder}", voids=False):
             segments = content.segments
-            # What is deleted can not be replayed any more.
-            keep_state_at(content.folder, segments.segments, segments.bases[count])
+            self._keep_state(segments.bases[count])
             deleted = segments.keep(count, len(segments.segments))
             assert all(segment.file is None for segment in deleted)
             assert self._files.checkpoint is not None
@@ -273,6 +278,16 @@ class LogTrimmer:
             content.disk.fsync_dir(content.folder)
         content.epochs.truncate_start(content.start_offset)
         content.state.forget_aborted_below(content.start_offset)
+
+    def _keep_state(self, offset: int) -> None:
+        """Keep the state at what will be the log's start: what is deleted can not be replayed any more.
+
+        The cleaner keeps that at its end, and none below: the log is never cut there, and a start begins there or behind.
+        """
+        content, cleaned_below = self._content, self._cleaning.mark.cleaned_here_below
+        if offset < cleaned_below <= content.open_segment.base_offset:
+            offset = cleaned_below
+        keep_state_at(content.folder, content.segments.segments, offset)
 
     # -- all of it -------------------------------------------------------------------------------
 

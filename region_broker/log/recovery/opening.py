@@ -134,12 +134,12 @@ def _tidied(folder: Path, disk: Disk) -> list[int]:
     for name in names:
         if name.endswith(TEMPORARY_SUFFIX):
             disk.remove(folder / name)
-    bases = sorted(int(name[:20]) for name in names if name.endswith(LOG_SUFFIX))
+    bases = {int(name[:20]) for name in names if name.endswith(LOG_SUFFIX)}
     for name in names:
         # The power went while a segment was removed: no later segment of that base may find its indexes.
         if name.endswith(_OF_SEGMENTS) and int(name[:20]) not in bases:
             disk.remove(folder / name)
-    return bases
+    return sorted(bases)
 
 
 def _read_checkpoint(folder: Path, cache: SealedCache) -> Checkpoint | None:

@@ -9,6 +9,7 @@ from functools import partial
 from idempotency.decision import ROUND_NUMBER_MAX, round_of
 from region_broker.log.failures import NotLeader, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
+from region_broker.log.segment import DeletionBudget
 from region_broker.partitions.commit_waiters import when_told
 from region_broker.partitions.parts.commits import Commits
 from region_broker.partitions.parts.copies import Copies
@@ -22,14 +23,14 @@ from region_broker.partitions.trimming import Hold, Trimming
 class Due:
     """What one round of maintenance goes by; `now_ms` is wall time: record times are held against it.
 
-    `producers_kept`: see `producer_room`; None: all. `segments_max`: how many the round may delete yet; None: any number.
+    `producers_kept`: see `producer_room`; None: all. `budget`: how much the round may delete yet; None: anything.
     """
 
     now_ms: int
     monotonic_ms: int
     producer_expiration_ms: int
     producers_kept: int | None = None
-    segments_max: int | None = None
+    budget: DeletionBudget | None = None
 
 
 class Retention:
@@ -156,7 +157,7 @@ class Retention:
         # Of a copy nothing goes that its leader has still.
         stable_offset = sight.last_stable_offset if sight.is_leader else sight.log_start_offset
         deleted = self._trimming.retain(
-            now_ms=due.now_ms, stable_offset=stable_offset, hold=hold, count_max=due.segments_max
+            now_ms=due.now_ms, stable_offset=stable_offset, hold=hold, budget=due.budget
         )
         if deleted:
             self._watchers.notify()

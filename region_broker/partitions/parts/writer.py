@@ -80,8 +80,7 @@ class PartitionWriter:
             return header
         judgement = self._content.state.judge(header, tv2=tv2)
         if judgement.verdict is Verdict.FRESH:
-            full = self._no_room(header)
-            return full if full is not None else self._write_fitted(data, header, ahead)
+            return self._write_new(data, header, ahead)
         if judgement.verdict is Verdict.DUPLICATE:
             return AppendOutcome(
                 AppendVerdict.DUPLICATE,
@@ -91,15 +90,20 @@ class PartitionWriter:
             )
         return AppendOutcome(APPEND_VERDICTS[judgement.verdict], detail=judgement.detail)
 
-    def _no_room(self, header: BatchHeader) -> AppendOutcome | None:
-        """Return why a producer that is not known here is refused (INV-PRR1); None if it is known, or let in."""
-        if header.producer_id < 0 or header.is_transactional:
-            return None
-        state = self._content.state
-        if header.producer_id in state.producer_table:
-            return None
-        why = self._producers.let_in(self._tp, len(state.producer_table))
-        return None if why is None else AppendOutcome(AppendVerdict.TOO_MANY_PRODUCERS, detail=why)
+    def _write_new(
+        self, data: Buffer, header: BatchHeader, ahead: Prepared | None
+    ) -> AppendOutcome:
+        """Write a batch that is fresh, unless its producer is one too many (INV-PRR1)."""
+        known = self._content.state.producer_table
+        if header.producer_id < 0 or header.is_transactional or header.producer_id in known:
+            return self._write_fitted(data, header, ahead)
+        why = self._producers.refusal(self._tp, len(known))
+        if why is not None:
+            return AppendOutcome(AppendVerdict.TOO_MANY_PRODUCERS, detail=why)
+        outcome = self._write_fitted(data, header, ahead)
+        if outcome.verdict is AppendVerdict.APPENDED:
+            self._producers.let_in()
+        return outcome
 
     def _write_fitted(
         self, data: Buffer, header: BatchHeader, ahead: Prepared | None

@@ -10,6 +10,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.partition_state import PartitionState
+from idempotency.record_batch import ControlType
 from region_broker.log.failures import NewerFormat, PartitionFailed
 from region_broker.log.file_names import file_name
 from region_broker.log.indexes.checked_file import CHECKPOINT_FILE_BYTES, Checkpoint
@@ -23,6 +24,7 @@ from tests.fixtures.node_logs import (
     LEADER_EPOCH,
     Fixture,
     all_bytes,
+    append_marker,
     batch,
     fixture,
     with_markers,
@@ -595,3 +597,61 @@ def test_a_sync_that_failed_in_a_thread_is_not_healed_by_the_next_one() -> None:
         some.partition.log.durability.sync_now()
     job.log.finish_sync(job, error)
     assert some.partition.high_watermark == 0
+
+
+def of_aborts() -> Fixture:
+    """Return a log of eight transactions, each aborted, in more than three sealed segments."""
+    some = fixture(SMALL_SEGMENTS)
+    for number in range(8):
+        origin = Origin(ProducerId(number), ProducerEpoch(0), SequenceNumber(0), transactional=True)
+        some.partition.writer.append(batch(size_bytes=1_500, origin=origin))
+        append_marker(
+            some.partition, producer_id=number, producer_epoch=0, control_type=ControlType.ABORT,
+            coordinator_epoch=1, decision=None, timestamp_ms=1_000_000,
+        )  # fmt: skip
+    some.sync()
+    some.close_and_reopen()
+    assert len(some.partition.log.segments.segments) > 3
+    return some
+
+
+def test_C38_later_segments_without_an_abort_of_this_range_are_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader at the beginning of ten thousand segments asked all their files at each fetch."""
+    some = of_aborts()
+    log, end = some.partition.log, some.partition.log_end_offset
+    first = log.aborted_in(0, 2, end)
+    assert [(each.first_offset, each.last_offset) for each in first] == [(0, 1)]
+    read: list[Path] = []
+    really = some.disk.read_file
+
+    def reading(path: Path) -> bytes:
+        read.append(path)
+        return really(path)
+
+    monkeypatch.setattr(some.disk, "read_file", reading)
+    log.content.cache.aborted.clear()
+    assert log.aborted_in(0, 2, end) == first
+    assert len(read) == 1
+    assert [each.first_offset for each in log.aborted_in(0, end, end)] == list(range(0, 16, 2))
+
+
+def test_C38_a_segment_that_was_cut_and_sealed_again_is_asked_anew() -> None:
+    some = of_aborts()
+    log, end = some.partition.log, some.partition.log_end_offset
+    log.aborted_in(0, 2, end)
+    base = log.segments.bases[1]
+    some.partition.truncate_to(base + 1)
+    some.partition.become_leader(LEADER_EPOCH)
+    append_marker(
+        some.partition, producer_id=base // 2, producer_epoch=0, control_type=ControlType.ABORT,
+        coordinator_epoch=2, decision=None, timestamp_ms=1_000_000,
+    )  # fmt: skip
+    for _ in range(4):
+        some.partition.writer.append(batch(size_bytes=3_000))
+    some.sync()
+    some.sync()
+    assert log.segments.segments[1].file is None
+    found = log.aborted_in(base, base + 1, some.partition.log_end_offset)
+    assert [each.first_offset for each in found] == [base]

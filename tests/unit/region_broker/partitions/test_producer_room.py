@@ -68,9 +68,23 @@ def test_INV_PRR1_a_full_node_refuses_only_where_there_are_more_than_their_share
     verdicts = [sent(busy, n).verdict for n in range(11)]
     assert verdicts == [AppendVerdict.APPENDED] * 10 + [AppendVerdict.TOO_MANY_PRODUCERS]
     assert "producers_max = 10" in sent(busy, 12).detail
-    some.table.maintain(lambda _: None)  # two logs, five each
-    verdicts = [sent(quiet, 100 + n).verdict for n in range(6)]
-    assert verdicts == [AppendVerdict.APPENDED] * 5 + [AppendVerdict.TOO_MANY_PRODUCERS]
+    some.table.maintain(lambda _: None)
+    verdicts = [sent(quiet, 100 + n).verdict for n in range(4)]
+    assert verdicts == [AppendVerdict.APPENDED] * 4
+    some.table.maintain(
+        lambda _: None
+    )  # of ten the quiet one needs four, the busy one may have six
+    assert sent(busy, 20).verdict is AppendVerdict.TOO_MANY_PRODUCERS
+    verdicts = [sent(quiet, 200 + n).verdict for n in range(3)]
+    assert verdicts == [AppendVerdict.APPENDED] * 2 + [AppendVerdict.TOO_MANY_PRODUCERS]
+
+
+def test_INV_PRR1_what_was_refused_for_another_reason_takes_no_room() -> None:
+    some = room_for(100, 2)
+    late = batch(at_ms=1 << 50, origin=Origin(ProducerId(5), ProducerEpoch(0), SequenceNumber(0)))
+    assert some.partition.writer.append(late).verdict is AppendVerdict.INVALID_TIMESTAMP
+    assert [sent(some.partition, n).verdict for n in range(2)] == [AppendVerdict.APPENDED] * 2
+    assert some.table.producers.known == 2
 
 
 def test_INV_PRR1_what_a_start_finds_in_the_logs_counts() -> None:
@@ -144,7 +158,7 @@ def test_INV_PRR2_a_full_node_keeps_of_each_log_no_more_than_its_share() -> None
     some.table.maintain(lambda _: None)
     some.clock.now_ms += IDLE_MS
     some.table.maintain(lambda _: None)
-    assert ids_of(some.partitions[0]) == {6, 7}
+    assert ids_of(some.partitions[0]) == {5, 6, 7}  # half of eight, of which the other needs one
     assert ids_of(some.partitions[1]) == {50}
 
 

@@ -10,21 +10,25 @@ from typing import NoReturn
 import pytest
 
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.partition_state import PartitionState
 from idempotency.pieces import drained
 from idempotency.record_batch import iter_headers
 from idempotency.snapshot_codec import ROWS_AT_ONCE
-from region_broker.log.failures import LogDamaged, MirrorGap, NotLeader, PartitionFailed
+from region_broker.log.failures import ColdRange, LogDamaged, MirrorGap, NotLeader, PartitionFailed
 from region_broker.log.file_names import file_name
 from region_broker.log.indexes.log_start import read_log_start
-from region_broker.log.parts import trimmer
+from region_broker.log.parts import appender, trimmer
+from region_broker.log.parts.appender import BYTES_FOR_PRODUCER, OLD_MS
 from region_broker.log.parts.durability import PENDING_SEALS_MAX
 from region_broker.log.replay import BATCHES_AT_ONCE, rebuild_state
+from region_broker.log.segment import DeletionBudget, Segment
 from region_broker.partitions import table as table_module
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
 from region_broker.region.failover.log_surgery import truncate_aside
 from tests.fixtures.kernel_batches import stamp
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, all_bytes, batch, fixture
+from tests.simulation.disk import SimulatedFile
 
 INT32_MAX = (1 << 31) - 1
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -370,25 +374,92 @@ def test_deleting_many_segments_lists_their_folder_as_often_as_deleting_one(
     assert lists_of(4) == lists_of(1) > 0
 
 
-def test_one_round_of_retention_deletes_a_bounded_number_of_segments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All that is due goes in rounds, between which a node serves others (`Node.maintain`)."""
-    monkeypatch.setattr(table_module, "SEGMENTS_AT_ONCE_MAX", 3)
+def two_old_logs() -> Fixture:
     some = fixture({"segment.bytes": "4096", "retention.ms": str(WEEK_MS)}, partition_count=2)
     some.clock.now_ms = 1_700_000_000_000
     for partition in some.partitions:
         for _ in range(60):
             partition.writer.append(batch(size_bytes=300, at_ms=1_700_000_000_000))
     some.sync()
+    some.clock.pass_ms(WEEK_MS + 1)
+    return some
+
+
+def test_one_round_of_retention_deletes_a_bounded_number_of_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that is due goes in rounds, between which a node serves others (`Node.maintain`)."""
+    monkeypatch.setattr(table_module, "DeletionBudget", lambda: DeletionBudget(3))
+    some = two_old_logs()
     due = sum(len(each.log.content.segments.segments) - 1 for each in some.partitions)
     assert due > 6
-    some.clock.pass_ms(WEEK_MS + 1)
-    rounds: list[int] = []
-    while not rounds or rounds[-1] == 3:
-        rounds.append(some.table.maintain(lambda _: None))
-    assert set(rounds[:-1]) == {3}
+    rounds = [some.table.maintain(lambda _: None) for _ in range(due)]
+    assert rounds[: due // 3] == [3] * (due // 3)
     assert sum(rounds) == due
+
+
+def test_a_large_segment_counts_for_as_many_small_ones_as_its_removal_takes() -> None:
+    some = two_old_logs()
+    segments = some.partition.log.content.segments.segments[:3]
+    for segment in segments:
+        segment.size_bytes = 1 << 30
+    assert [DeletionBudget(left).granted(segments) for left in (0, 1, 64, 66, 200)] == [0, 1, 1, 2, 3]  # fmt: skip
+
+
+def test_retention_asks_for_the_newest_time_without_reading_whole_indexes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some = two_old_logs()
+    some.close_and_reopen()
+    monkeypatch.setattr(Segment, "_load_index", None)
+    oldest = some.partition.log.content.segments.segments[0]
+    assert oldest.newest_ms() == 1_700_000_000_000
+    oldest._max_timestamp_ms = None
+    monkeypatch.setattr(SimulatedFile, "pread_cached", lambda *_: b"")
+    with pytest.raises(ColdRange):
+        oldest.latest_ms(wait=False)
+
+
+@pytest.mark.parametrize("what", ["gone", "damaged", "another's"])
+def test_INV_X3_where_an_index_file_does_not_say_the_times_the_segment_is_read(what: str) -> None:
+    some = two_old_logs()
+    some.close_and_reopen()
+    oldest, other = some.partition.log.content.segments.segments[:2]
+    path = oldest.index_path()
+    if what == "gone":
+        some.disk.remove(path)
+    else:
+        content = some.disk.read_file(other.index_path()) if what == "another's" else b"x" * 99
+        some.disk.write_file_atomic(path, content)
+    assert oldest.newest_ms() == 1_700_000_000_000
+
+
+def test_the_state_at_the_new_start_is_not_unpacked_to_see_that_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some = two_old_logs()
+    monkeypatch.setattr(PartitionState, "decode_in_pieces", None)
+    assert some.table.maintain(lambda _: None) > 0
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+def test_the_state_at_the_new_start_is_made_where_it_is_not_sound(how: str) -> None:
+    some = two_old_logs()
+    segments = some.partition.log.content.segments
+    origin = Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0))
+    some.partition.writer.append(batch(origin=origin))
+    start = segments.bases[3]
+    path = some.folder / file_name(start, ".snapshot")
+    if how == "gone":
+        some.disk.remove(path)
+    else:
+        some.disk.write_file_atomic(path, b"no snapshot")
+    some.partition.log.trimmer.delete_segments_below(start)
+    assert segments.bases[0] == start
+    assert PartitionState.decode(some.disk.read_file(path)).end_offset == start
+    some.sync()
+    some.kill_and_reopen()
+    assert set(some.partition.state.producer_table.ids()) == {7}
 
 
 def test_INV_APP1_few_full_segments_wait_for_their_seals_however_small_they_are() -> None:
@@ -408,3 +479,35 @@ def test_INV_APP1_few_full_segments_wait_for_their_seals_however_small_they_are(
     some.partition.writer.append(data)
     assert segments[-1].size_bytes < 2 * len(data)  # it goes on as before
     assert len(all_bytes(some.partition)) == (PENDING_SEALS_MAX * 3) * len(data)
+
+
+def test_INV_APP2_a_log_that_knows_many_producers_begins_no_tiny_segments() -> None:
+    some = fixture({"segment.bytes": "4096"})
+    for number in range(100):
+        origin = Origin(ProducerId(number), ProducerEpoch(0), SequenceNumber(0))
+        some.partition.writer.append(batch(size_bytes=100, origin=origin))
+    content = some.partition.log.content
+    full = [each for each in content.segments.segments if each is not content.active]
+    assert len(full) < 3
+    for _ in range(40):
+        some.partition.writer.append(batch(size_bytes=4_000))
+    *later, _ = content.segments.segments[len(full) :]
+    assert later
+    assert min(each.size_bytes for each in later[1:]) >= 100 * BYTES_FOR_PRODUCER
+    count = len(content.segments.segments)
+    some.clock.pass_ms(OLD_MS)
+    some.partition.writer.append(batch(size_bytes=4_000))
+    assert len(content.segments.segments) == count + 1, "by age it begins one all the same"
+
+
+def test_INV_APP2_a_log_has_a_bounded_number_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appender, "SEGMENTS_MAX", 5)
+    some = fixture({"segment.bytes": "4096"})
+    for _ in range(20):
+        some.partition.writer.append(batch(size_bytes=4_000))
+    segments = some.partition.log.content.segments
+    assert len(segments.segments) == 5
+    some.sync()
+    some.partition.log.trimmer.delete_segments_below(segments.bases[2])
+    some.partition.writer.append(batch(size_bytes=4_000))
+    assert len(segments.segments) == 4
