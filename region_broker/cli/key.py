@@ -1,12 +1,18 @@
 """`tidemark key`: the named keys that topics are sealed under at rest, in the file that nodes have as `encryption_keys_file`.
 
 Each command reads the file, changes it, and puts it back as a whole; nodes notice within seconds. Copies on other nodes and in other regions are
-the operator's. No key is ever printed. Not here: what is in the file (`security.sealing.key_ring`), topics (`tidemark topic`).
+the operator's. No key is ever printed.
+
+INV-CKY1  what a command changes it has read, and judged, behind the lock of the file (INV-CCH1), and behind the question: a version that another
+          command made meanwhile stays, and one that it destroyed does not come back
+INV-CKY2  a source that is made is durable before a version depends on it
+
+Not here: what is in the file (`security.sealing.key_ring`), topics (`tidemark topic`).
 """
 
-import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -14,6 +20,7 @@ from typing import Any, Final
 
 import click
 
+from region_broker.cli.changed_files import locked, replace_file
 from region_broker.cli.output import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -90,16 +97,13 @@ def _source(
     except ValueError as error:
         fail(f"{error}: give --file, --env, or --unwrap with --wrap", EXIT_USAGE)
     if source_file is not None and not source_file.exists():
-        with open(source_file, "x", encoding="ascii", opener=_private) as new:
-            new.write(new_source_key() + "\n")
+        from region_broker.security.authority_folder import SECRET_MODE, write
+
+        write(source_file, f"{new_source_key()}\n".encode(), SECRET_MODE)  # INV-CKY2
         click.echo(
             f"{source_file} was made: only who runs nodes may read it; keep a copy elsewhere"
         )
     return source
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _now() -> str:
@@ -107,8 +111,21 @@ def _now() -> str:
     return now.isoformat().replace("+00:00", "Z")
 
 
-def _there(file: Path) -> Ring:
-    return read_ring(_DISK, file) if file.exists() else {}
+@contextmanager
+def _changing(file: Path, *, may_be_new: bool = False) -> Iterator[Ring]:
+    """Give out the ring of a file that no other command changes meanwhile (INV-CKY1)."""
+    if not file.parent.is_dir():
+        fail(f"the folder {file.parent} is not there: make it, or name another one", EXIT_FAILED)
+    with locked(file):
+        yield {} if may_be_new and not file.exists() else read_ring(_DISK, file)
+
+
+def _put(file: Path, data: bytes) -> None:
+    replace_file(file, data, new_mode=0o640, mode_max=0o777)
+
+
+def _alive(ring: Ring, name: str) -> list[str]:
+    return [each.id for each in ring[name].versions if each.wrapped]
 
 
 @key.command("list", epilog="Example: tidemark key list /etc/tidemark/keys.toml -o json")
@@ -151,9 +168,9 @@ Examples:
 @_tells
 def make(file: Path, name: str, **source: Any) -> None:
     """Make a key NAME in FILE, with a first version that its source wraps."""
-    ring = _there(file)
-    check_name(ring, name, is_new=True)  # before a file is made for its source
-    write_ring(_DISK, file, with_version(_SOURCES, ring, name, _source(**source), _now()))
+    with _changing(file, may_be_new=True) as ring:
+        check_name(ring, name, is_new=True)  # before a file is made for its source
+        write_ring(_put, file, with_version(_SOURCES, ring, name, _source(**source), _now()))
     click.echo(
         f"key {name} was made. Give every node this file (encryption_keys_file) and the source, then"
         f" seal topics by tidemark.encryption={name}"
@@ -166,7 +183,8 @@ def make(file: Path, name: str, **source: Any) -> None:
 @_tells
 def rotate(file: Path, name: str) -> None:
     """Give the key NAME a new version: what is written from then on is sealed under it."""
-    write_ring(_DISK, file, with_version(_SOURCES, read_ring(_DISK, file), name, None, _now()))
+    with _changing(file) as ring:
+        write_ring(_put, file, with_version(_SOURCES, ring, name, None, _now()))
     click.echo(
         f"key {name} has a new version. Give this file to the nodes that only read first, then to those that write: what is sealed under a version"
         " is read by nodes that have it. Older versions stay for what they sealed"
@@ -183,9 +201,9 @@ def rotate(file: Path, name: str) -> None:
 @_tells
 def rewrap(file: Path, name: str, **source: Any) -> None:
     """Put all versions of NAME under another source, or a new key of the same service; no log is touched."""
-    ring = read_ring(_DISK, file)
-    check_name(ring, name, is_new=False)
-    write_ring(_DISK, file, rewrapped(_SOURCES, ring, name, _source(**source)))
+    with _changing(file) as ring:
+        check_name(ring, name, is_new=False)
+        write_ring(_put, file, rewrapped(_SOURCES, ring, name, _source(**source)))
     click.echo(
         f"key {name} is wrapped by the new source. The old one still opens older copies of this file: destroy those, or it"
     )
@@ -202,9 +220,14 @@ def destroy(file: Path, name: str, version: str | None, yes: bool) -> None:
 
     Other copies of the file, and backups, still have it until they are destroyed, too; so have they all once the source's own key is.
     """
-    ring = destroyed(read_ring(_DISK, file), name, version, _now())
+    seen = read_ring(_DISK, file)
+    destroyed(seen, name, version, _now())  # what is refused is not asked for
     what = f"version {version} of {name}" if version else f"all versions of {name}"
     if not yes:
         agreed(f"Destroy {what} for good? Records sealed under it are lost")
-    write_ring(_DISK, file, ring)
+    with _changing(file) as ring:
+        changed = destroyed(ring, name, version, _now())
+        if version is None and _alive(ring, name) != _alive(seen, name):
+            fail(f"the versions of {name} have changed meanwhile: nothing is destroyed. Look at them (tidemark key list {file}), and destroy again", EXIT_FAILED)  # fmt: skip
+        write_ring(_put, file, changed)
     click.echo(f"{what} destroyed here. Replace or destroy the other copies of this file, too")

@@ -5,8 +5,6 @@ INV-CTK2  the file is replaced as a whole or not at all, and nobody but its owne
 Not here: what the file holds (`security.http_tokens`), what a role may do (`http_api.needs`).
 """
 
-import fcntl
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from region_broker.cli.changed_files import locked, replace_file
 from region_broker.cli.output import (
     EXIT_NOT_FOUND,
     EXIT_USAGE,
@@ -149,32 +148,15 @@ def _read(path: Path) -> list[TokenRow]:
 @contextmanager
 def _changing(path: Path) -> Iterator[list[TokenRow]]:
     """Give out the rows of a file, and replace it by what they have become (INV-CTK2); one command at a time."""
-    lock_path = path.with_name(f"{path.name}.lock")
     try:
         if not path.parent.is_dir():  # a slip of the pen must not make a token that no node knows
             fail(
                 f"the folder {path.parent} is not there: make it, or name the nodes' file",
                 EXIT_NOT_FOUND,
             )
-        with lock_path.open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(path):
             rows = _read(path) if path.exists() else []
             yield rows
-            _replace(path, file_of(rows))
+            replace_file(path, file_of(rows), new_mode=0o600, mode_max=0o640)
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror or error}")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if path.exists():  # a node may run as another user, whom the owner has let read it
-        found = path.stat()
-        fresh.chmod(found.st_mode & 0o640)
-        if os.geteuid() == 0:
-            os.chown(fresh, found.st_uid, found.st_gid)
-    fresh.replace(path)

@@ -4,6 +4,8 @@ A request is bounded in size (line, headers, body) and in time; beyond it gets a
 problem+json, also those of aiohttp itself (RFC 9457). A failing request harms no other one.
 
 INV-HBE1  no body is unpacked, whoever sends it: some kB of it are GiB unpacked, also where the door has answered and only the rest is read
+INV-HBE2  a head is bounded as a whole, not each field alone: there may be many, and one letter beyond ASCII makes of each its fourfold
+INV-HBE3  of one connection one request is read while another one is served: what is sent ahead stays in its socket
 
 Not here: what the routes answer (`routes_health`, `routes_regions`).
 """
@@ -14,19 +16,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import hdrs, web
+from aiohttp import hdrs, web, web_protocol
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
 from region_broker.http_api.audited_orders import audited
 from region_broker.http_api.doors import Doors, guarded, shown, while_allowed
-from region_broker.http_api.first_bytes import FirstBytesSite
+from region_broker.http_api.first_bytes import Bounds, FirstBytesSite
 from region_broker.http_api.parse_log import parser_log
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import problem
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.routes_health import Check, add_health_routes
 from region_broker.http_api.routes_regions import add_region_routes
+from region_broker.limits import WRITE_TIMEOUT_MS
 from region_broker.ports.network import OnFailedHandshake, TlsContexts, unheard
 from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 
@@ -40,14 +43,18 @@ class HttpLimits:
     body_bytes_max: int = 64 * 1024
     line_bytes_max: int = 4 * 1024
     header_bytes_max: int = 8 * 1024
+    headers_max: int = 64
+    head_bytes_max: int = 32 * 1024
     request_timeout_ms: int = 30_000
     keepalive_timeout_ms: int = 30_000
+    write_timeout_ms: int = WRITE_TIMEOUT_MS
     shutdown_timeout_ms: int = 1_000
 
 
 DEFAULT_LIMITS: Final = HttpLimits()
 OPEN_DOORS: Final = Doors()
 _log: Final = logging.getLogger("tidemark.http")
+web_protocol.MAX_MSG_QUEUE_SIZE = 1  # INV-HBE3: aiohttp reads 32 ahead, and has no argument for it
 
 
 def make_app(  # noqa: PLR0913 - the rest by keyword
@@ -84,6 +91,7 @@ def bounded(
         client_max_size=limits.body_bytes_max,
         middlewares=[
             _errors_as_problems,
+            _head_limit(limits.head_bytes_max),
             _time_limit(limits.request_timeout_ms),
             guarded(doors),
             _no_packed_body,
@@ -114,6 +122,8 @@ async def _errors_as_problems(request: web.Request, handler: Handler) -> web.Str
         allow = error.headers.get("Allow")
         if allow is not None:
             response.headers["Allow"] = allow
+        if error.status == 413:
+            response.force_close()  # what is still to come of it may be thrown away (INV-HFB6)
         # The frames of its traceback hold the request, and that holds it where no route is found (INV-PN7).
         error.__traceback__ = None
         return response
@@ -139,6 +149,19 @@ def _time_limit(timeout_ms: int) -> Middleware:
     return limit
 
 
+def _head_limit(bytes_max: int) -> Middleware:
+    @web.middleware
+    async def limit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) <= bytes_max:
+            return await handler(request)
+        detail = f"the headers have more than {bytes_max} bytes together: send fewer of them, or a shorter token"
+        response = problem(431, "headers-too-large", detail)
+        response.force_close()
+        return response
+
+    return limit
+
+
 @web.middleware
 async def _no_packed_body(request: web.Request, handler: Handler) -> web.StreamResponse:
     coding = request.headers.get(hdrs.CONTENT_ENCODING, "identity")
@@ -158,7 +181,12 @@ class HttpServer:
         """Serve `app`; nothing is bound yet. `tls`: speak TLS, and tell `on_failed` of handshakes that failed."""
         self._tls = tls
         self._on_failed = on_failed
-        self._silence_ms = limits.keepalive_timeout_ms
+        self._bounds = Bounds(
+            silence_ms=limits.keepalive_timeout_ms,
+            write_timeout_ms=limits.write_timeout_ms,
+            unended_bytes_max=limits.body_bytes_max
+            + limits.head_bytes_max,  # a body, and the head behind it
+        )
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -168,6 +196,7 @@ class HttpServer:
             shutdown_timeout=limits.shutdown_timeout_ms / 1000,
             max_line_size=limits.line_bytes_max,
             max_field_size=limits.header_bytes_max,
+            max_headers=limits.headers_max,
             auto_decompress=False,  # INV-HBE1
         )
 
@@ -175,7 +204,7 @@ class HttpServer:
         """Bind and serve, and return the address; raises OSError when the port is not free."""
         await self._runner.setup()
         site = FirstBytesSite(
-            self._runner, host, port, self._silence_ms, tls=self._tls, on_failed=self._on_failed
+            self._runner, host, port, self._bounds, tls=self._tls, on_failed=self._on_failed
         )
         try:
             await site.start()

@@ -6,6 +6,9 @@ INV-HFB2  a connection that says nothing is closed, too, after `silence_ms`
 INV-HFB3  `CONNECTIONS_MAX` are open at once, `OF_AN_ADDRESS_MAX` of one address: descriptors are left to the files of partitions, which
           stop for good where they get none. At the bound the oldest that has said nothing gives way, else who comes is sent away
 INV-HFB4  of what is sent away a line is told in `TOLD_EACH_S`, which says how many it stands for: a flood fills no log
+INV-HFB5  who takes no answer for `write_timeout_ms`, nor lets the connection end, is cut off before twice that: neither aiohttp nor a
+          transport that closes gives up, and what waits behind the answer would be held for as long
+INV-HFB6  `unended_bytes_max` come without an empty line, which a head ends with: of what comes behind nothing is taken, so nobody makes the parser keep a longer one
 
 Not here: requests (`app`).
 """
@@ -14,10 +17,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from aiohttp import web
 
+from region_broker.limits import KIB, WRITE_TIMEOUT_MS
 from region_broker.ports.addresses import network_of
 from region_broker.ports.network import OnFailedHandshake, TlsContexts, unheard
 from region_broker.ports.system.tls_accept import TlsServer
@@ -25,7 +30,17 @@ from region_broker.ports.system.tls_accept import TlsServer
 CONNECTIONS_MAX: Final = 1_000
 OF_AN_ADDRESS_MAX: Final = 250
 TOLD_EACH_S: Final = 1.0
+_EMPTY_LINE: Final = b"\r\n\r\n"
 _log: Final = logging.getLogger("tidemark.http")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Of one connection: how long it may say nothing at first, and take nothing, and how much may come without an empty line."""
+
+    silence_ms: int
+    write_timeout_ms: int = WRITE_TIMEOUT_MS
+    unended_bytes_max: int = 96 * KIB
 
 
 class OpenConnections:
@@ -79,20 +94,66 @@ class OpenConnections:
         _log.warning("%s (%d more connections were closed since the last line)", why, untold)
 
 
+class Unended:
+    """Takes what comes as long as an empty line is in it often enough (INV-HFB6).
+
+    Whether bytes are of a head or of a body is not asked, so this reads no HTTP beside the parser: within a head there is no empty line.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        """Nothing has come."""
+        self._bytes_max = bytes_max
+        self._since_bytes = 0  # the last empty line
+        self._last = b""  # three bytes: an empty line may come in pieces
+        self._too_long = False
+
+    def is_too_long(self) -> bool:
+        """Return whether nothing is taken any more."""
+        return self._too_long
+
+    def taken(self, data: bytes) -> bytes:
+        """Return as much of `data` as is taken, and note where that is not all of it."""
+        if self._too_long:
+            return b""
+        before = len(self._last)
+        joined = self._last + data
+        since = (
+            -self._since_bytes
+        )  # where the last empty line ended, counted from the beginning of `data`
+        while len(data) - since > self._bytes_max:
+            bound = since + self._bytes_max
+            found = joined.rfind(_EMPTY_LINE, max(0, since + before), bound + before)
+            if found < 0:
+                self._too_long = True
+                return data[:bound]
+            since = found + len(_EMPTY_LINE) - before
+        found = joined.rfind(_EMPTY_LINE, max(0, since + before))
+        if found >= 0:
+            since = found + len(_EMPTY_LINE) - before
+        self._since_bytes = len(data) - since
+        self._last = joined[-len(_EMPTY_LINE) + 1 :]
+        return data
+
+
 class FirstBytes(asyncio.Protocol):
     """Waits for the first bytes, then lets the HTTP protocol that `serve` makes have the connection, or closes it."""
 
     def __init__(
-        self, serve: Callable[[], asyncio.Protocol], silence_ms: int, opened: OpenConnections
+        self, serve: Callable[[], asyncio.Protocol], bounds: Bounds, opened: OpenConnections
     ) -> None:
         """Nothing is connected yet."""
         self._serve = serve
-        self._silence_ms = silence_ms
+        self._bounds = bounds
         self._opened = opened
         self._address: str | None = None
         self._transport: asyncio.Transport | None = None
-        self._silence: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = (
+            None  # of silence at first, then of answers that are not taken
+        )
         self._http: asyncio.Protocol | None = None
+        self._unended = Unended(bounds.unended_bytes_max)
+        self._writing_is_paused = False
+        self._was_stuck = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to wait."""
@@ -102,8 +163,7 @@ class FirstBytes(asyncio.Protocol):
             self._transport.abort()
             return
         self._address = address
-        loop = asyncio.get_running_loop()
-        self._silence = loop.call_later(self._silence_ms / 1000, self._transport.close)
+        self._look_in(self._bounds.silence_ms, self._end_of_silence)
 
     def give_way(self) -> None:
         """End, now; its place is another one's."""
@@ -114,11 +174,11 @@ class FirstBytes(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Judge the first bytes: each HTTP method begins with a letter, a Kafka frame with a length."""
         if self._http is not None:
-            self._http.data_received(data)
+            self._pass_on(data)
             return
         if self._address is None or self._transport is None:
             return  # it was sent away, or has gone
-        self._stop_waiting()
+        self._look_in(self._bounds.write_timeout_ms, self._look_for_progress)
         self._opened.has_spoken(self)
         if not data[:1].isalpha():
             self._opened.tell(
@@ -128,7 +188,17 @@ class FirstBytes(asyncio.Protocol):
             return
         self._http = self._serve()
         self._http.connection_made(self._transport)
-        self._http.data_received(data)
+        self._pass_on(data)
+
+    def _pass_on(self, data: bytes) -> None:
+        assert self._http is not None, "it is served"
+        if self._unended.is_too_long():
+            return
+        self._http.data_received(self._unended.taken(data))
+        if self._unended.is_too_long():
+            self._opened.tell(
+                f"a request of {self._address} has no end within {self._bounds.unended_bytes_max} bytes"
+            )
 
     def eof_received(self) -> bool | None:
         """See `asyncio.Protocol`."""
@@ -136,11 +206,13 @@ class FirstBytes(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
+        self._writing_is_paused = True
         if self._http is not None:
             self._http.pause_writing()
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
+        self._writing_is_paused = self._was_stuck = False
         if self._http is not None:
             self._http.resume_writing()
 
@@ -151,6 +223,7 @@ class FirstBytes(asyncio.Protocol):
         if http is not None:
             # Without the error: aiohttp would give it to whoever waits to write, and the frames of its traceback hold what holds it.
             http.connection_lost(None)
+            _free_unanswered(http)
 
     def _leave(self) -> None:
         """Give its place back."""
@@ -159,10 +232,41 @@ class FirstBytes(asyncio.Protocol):
             self._opened.left(self, self._address)
             self._address = None
 
+    def _look_in(self, time_ms: int, look: Callable[[], None]) -> None:
+        self._stop_waiting()
+        self._timer = asyncio.get_running_loop().call_later(time_ms / 1000, look)
+
+    def _end_of_silence(self) -> None:
+        assert self._transport is not None, "the timer ends with it"
+        self._look_in(self._bounds.write_timeout_ms, self._look_for_progress)
+        self._transport.close()
+
+    def _look_for_progress(self) -> None:
+        """Cut off whom nothing was sent to since the last look, although there was something (INV-HFB5)."""
+        assert self._transport is not None, "the timer ends with it"
+        stuck = self._writing_is_paused or self._transport.is_closing()
+        if stuck and self._was_stuck:
+            self._opened.tell(
+                f"{self._address} took no answer for {self._bounds.write_timeout_ms} ms, and is cut off"
+            )
+            self._stop_waiting()
+            self._transport.abort()
+            return
+        self._was_stuck = stuck
+        self._look_in(self._bounds.write_timeout_ms, self._look_for_progress)
+
     def _stop_waiting(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _free_unanswered(http: asyncio.Protocol) -> None:
+    """Leave nothing to the cycle collector of what could not be read and was not answered, behind a request that ended the connection (INV-HPL2)."""
+    for message, _body in getattr(http, "_messages", ()):  # aiohttp's own, and nobody is told of it
+        error = getattr(message, "exc", None)
+        if error is not None:
+            error.__traceback__ = None
 
 
 def _host_of(transport: asyncio.Transport) -> str:
@@ -174,7 +278,7 @@ class FirstBytesSite(web.BaseSite):
     """Binds one address, and looks at what each connection says first."""
 
     def __init__(
-        self, runner: web.BaseRunner, host: str, port: int, silence_ms: int,
+        self, runner: web.BaseRunner, host: str, port: int, bounds: Bounds,
         *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
     ) -> None:  # fmt: skip
         """Nothing is bound yet; with `tls` the first bytes are those inside of it."""
@@ -182,7 +286,7 @@ class FirstBytesSite(web.BaseSite):
         self._tls = tls
         self._on_failed = on_failed
         self._address = (host, port)
-        self._silence_ms = silence_ms
+        self._bounds = bounds
 
     @property
     def name(self) -> str:
@@ -199,7 +303,7 @@ class FirstBytesSite(web.BaseSite):
         opened = OpenConnections()
 
         def begin() -> FirstBytes:
-            return FirstBytes(serve, self._silence_ms, opened)
+            return FirstBytes(serve, self._bounds, opened)
 
         if self._tls is not None:
             secured = TlsServer(self._tls, begin, self._on_failed)

@@ -20,6 +20,7 @@ _TITLES: Final = {
     409: "Conflict",
     413: "Too large",
     415: "Unsupported media type",
+    431: "Headers too large",
     500: "Internal error",
     503: "Not available",
     504: "Timed out",

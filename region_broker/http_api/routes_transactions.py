@@ -9,13 +9,17 @@ sent as application/json, so no web page can order one by a plain form.
     POST /v1/transactions/abort            {"transactional_id": "payments-7"}, or
                                            {"topic": "orders", "partition": 3, "start_offset": 1200}
 
+INV-HTR1  lists of transactions are judged and written in pieces, and others are served in between: there may be tens of thousands, with as many
+          partitions each
+
 Not here: where a verdict comes from (the service handed in).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
+import orjson
 from aiohttp import web
 
 from idempotency.identity import RegionEpoch, TopicPartition
@@ -23,6 +27,7 @@ from idempotency.ledger_records import TransactionRecord
 from idempotency.partition_state import OpenTxn
 from region_broker.http_api.doors import SEES_TOPIC
 from region_broker.http_api.problems import answer, problem
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _JSON: Final = "application/json"
 _HOW_TO_ABORT: Final = (
@@ -93,7 +98,7 @@ class Transactions(Protocol):
 class Desk(Protocol):
     """Open transactions by partition, and ending one (`region.transaction_desk`)."""
 
-    def open_transactions(self) -> Sequence[Opened]:
+    async def open_transactions(self) -> Sequence[Opened]:
         """Return what is open in every partition; raises the refusal of `Verdicts`."""
         ...
 
@@ -120,9 +125,10 @@ def add_abort_routes(app: web.Application, verdicts: Verdicts, desk: Desk) -> No
 
     async def opened(_request: web.Request) -> web.Response:
         try:
-            rows = [_open_row(each) for each in desk.open_transactions()]
+            found = await desk.open_transactions()
         except verdicts.refusal as refused:
             return _refused(refused)
+        rows = await each_yielding(found, _open_row, CooperativeYield())
         return answer({"open": rows})
 
     async def abort(request: web.Request) -> web.Response:
@@ -152,8 +158,8 @@ def add_abort_routes(app: web.Application, verdicts: Verdicts, desk: Desk) -> No
     app.router.add_post("/v1/transactions/abort", abort)
 
 
-def _open_row(each: Opened) -> dict[str, Any]:
-    return {
+def _open_row(each: Opened) -> orjson.Fragment:
+    row = {
         "topic": each.tp.topic,
         "partition": each.tp.partition,
         "start_offset": each.found.first_offset,
@@ -162,6 +168,7 @@ def _open_row(each: Opened) -> dict[str, Any]:
         "last_timestamp_ms": each.found.last_timestamp_ms,
         "transactional_id": each.transactional_id,
     }
+    return orjson.Fragment(orjson.dumps(row))
 
 
 def add_transaction_routes(
@@ -197,11 +204,11 @@ def add_transaction_routes(
             return _refused(refused)
         wanted = request.query.get("transactional_id")
         sees = request.get(SEES_TOPIC, _everything)
-        rows = [
-            _row(record, sees)
-            for record in transactions.transactions()
-            if wanted is None or record.transactional_id == wanted
-        ]
+        rows, yielding = [], CooperativeYield()
+        for record in transactions.transactions():
+            await yielding.row()
+            if wanted is None or record.transactional_id == wanted:
+                rows.append(await _row(record, sees, yielding))
         return answer({"now_ms": now_ms(), "transactions": rows})
 
     app.router.add_get("/v1/verdict", verdict)
@@ -220,15 +227,23 @@ def _everything(_topic: str) -> bool:
     return True
 
 
-def _row(record: TransactionRecord, sees: Callable[[str], bool]) -> dict[str, Any]:
-    return {
+async def _row(
+    record: TransactionRecord, sees: Callable[[str], bool], yielding: CooperativeYield
+) -> orjson.Fragment:
+    partitions = []
+    for tp in record.partitions:
+        await yielding.row()
+        if sees(tp.topic):  # INV-HND4
+            partitions.append(str(tp))
+    row = {
         "transactional_id": record.transactional_id,
         "state": record.status.name.lower(),
         "producer_id": record.producer_id,
         "producer_epoch": record.producer_epoch,
-        "partitions": [str(tp) for tp in record.partitions if sees(tp.topic)],  # INV-HND4
+        "partitions": partitions,
         "timeout_ms": record.timeout_ms,
         "started_ms": record.start_ms,
         "updated_ms": record.last_update_ms,
         "region_epoch": record.region_epoch,
     }
+    return orjson.Fragment(orjson.dumps(row))

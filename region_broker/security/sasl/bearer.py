@@ -6,6 +6,7 @@ INV-OAU2  what a header says of keys is a name to look for among the fetched one
 INV-OAU3  a header with `crit` is refused: nothing that it could ask for is known here (CVE-2026-32597)
 INV-OAU4  issuer and audience are the configured ones, an end is there and has not passed, a beginning has, each within the skew
 INV-OAU5  an authorization identity other than the token's own principal is refused
+INV-OAU6  a token that cannot be read is refused as any other, also one that nests deeper than Python's own reader of JSON descends: orjson's goes further
 Pure: keys and the time are handed in. Not here: fetching keys (`jwks`), the end of a session (`desk`).
 """
 
@@ -125,7 +126,7 @@ def judged(bearer: Bearer, keys: Sequence[Key], rules: BearerRules, now_ms: int)
             bearer.token, key, [algorithm], _Registry(algorithms=[algorithm], strict_check_header=False),
         )  # fmt: skip
         claims = orjson.loads(signed.payload)
-    except (JoseError, ValueError) as error:
+    except (JoseError, ValueError, RecursionError) as error:  # INV-OAU6
         raise _refused(f"its signature or its form is wrong ({type(error).__name__})") from error
     if not isinstance(claims, dict):
         raise _refused("its payload is no object")

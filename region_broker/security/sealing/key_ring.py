@@ -23,7 +23,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -133,12 +133,12 @@ def step_back(former: Ring, found: Ring) -> str | None:
     return None
 
 
-def write_ring(disk: Disk, path: Path, ring: Ring) -> None:
-    """Replace the file (INV-SKR2); raises `RingError`, OSError."""
+def write_ring(replace: Callable[[Path, bytes], None], path: Path, ring: Ring) -> None:
+    """Replace the file (INV-SKR2) by `replace`; raises `RingError`, OSError."""
     text = _text_of(ring).encode("utf-8", "surrogatepass")  # reading it back refuses what is none
     if ring_of(text, path) != dict(ring):
         raise RingError(f"what would be written to {path} does not read back as it is meant")
-    disk.write_file_atomic(path, text)
+    replace(path, text)
 
 
 def _text_of(ring: Ring) -> str:

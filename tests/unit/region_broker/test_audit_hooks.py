@@ -92,7 +92,7 @@ async def test_INV_NAH2_INV_SEA4_a_key_that_is_made_and_destroyed_leaves_a_recor
     source = KeySource(file=str(held))
     ring = with_version(KeySources(RealDisk()), {}, "orders", source, _NOW)
     first = ring["orders"].versions[0].id
-    write_ring(RealDisk(), path, ring)
+    write_ring(RealDisk().write_file_atomic, path, ring)
     sealing = Sealing(KeysFile(RealDisk(), path), lambda: 0)
     sealing.read()
     Node(trail, sealing)
@@ -101,7 +101,7 @@ async def test_INV_NAH2_INV_SEA4_a_key_that_is_made_and_destroyed_leaves_a_recor
         running = tasks.create_task(sealing.run(clock))
         await until(lambda: bool(clock.sleepers), what="it sleeps")
         assert len(trail.told) == 1, "what counts at a start"
-        write_ring(RealDisk(), path, destroyed(ring, "orders", first, _NOW))
+        write_ring(RealDisk().write_file_atomic, path, destroyed(ring, "orders", first, _NOW))
         clock.pass_ms(LOOK_MS)
         await until(lambda: len(trail.told) == 2, what="the look has found it")
         await until(lambda: bool(clock.sleepers), what="it sleeps")
@@ -132,7 +132,7 @@ async def test_INV_NAH2_INV_SEA4_a_key_that_is_taken_out_of_the_file_is_forgotte
     source = KeySource(file=str(held))
     ring = with_version(KeySources(RealDisk()), {}, "orders", source, _NOW)
     other = with_version(KeySources(RealDisk()), {}, "pay", source, _NOW)
-    write_ring(RealDisk(), path, {**ring, **other})
+    write_ring(RealDisk().write_file_atomic, path, {**ring, **other})
     sealing = Sealing(KeysFile(RealDisk(), path), lambda: 0)
     sealing.read()
     Node(trail, sealing)
@@ -141,7 +141,7 @@ async def test_INV_NAH2_INV_SEA4_a_key_that_is_taken_out_of_the_file_is_forgotte
         running = tasks.create_task(sealing.run(clock))
         await until(lambda: bool(clock.sleepers), what="it sleeps")
         del trail.told[:]
-        write_ring(RealDisk(), path, other)
+        write_ring(RealDisk().write_file_atomic, path, other)
         clock.pass_ms(LOOK_MS)
         await until(lambda: bool(trail.told), what="the look has found it")
         running.cancel()

@@ -20,6 +20,8 @@ from region_broker.security.tls import ServerTls
 from tests.fixtures.certificates import node_certificate, put
 from tests.fixtures.waiting import until
 
+BOUNDS = first_bytes.Bounds(silence_ms=60_000)
+
 
 async def _pong(_request: web.Request) -> web.Response:
     return web.Response(text="pong")
@@ -172,7 +174,7 @@ async def test_INV_HFB3_a_place_is_given_back_once_and_who_has_asked_keeps_it(
         return served[-1]
 
     def came(host: str) -> tuple[first_bytes.FirstBytes, Met]:
-        connection, transport = first_bytes.FirstBytes(serve, 60_000, opened), Met(host)
+        connection, transport = first_bytes.FirstBytes(serve, BOUNDS, opened), Met(host)
         connection.connection_made(transport)
         return connection, transport
 
@@ -198,7 +200,7 @@ async def test_INV_HFB3_who_was_sent_away_is_not_heard(monkeypatch: pytest.Monke
         raise AssertionError("nobody is served")
 
     connection, transport = (
-        first_bytes.FirstBytes(serve, 60_000, first_bytes.OpenConnections()),
+        first_bytes.FirstBytes(serve, BOUNDS, first_bytes.OpenConnections()),
         Met("h"),
     )
     connection.connection_made(transport)
@@ -209,7 +211,7 @@ async def test_INV_HFB3_who_was_sent_away_is_not_heard(monkeypatch: pytest.Monke
 async def test_INV_HFB3_so_many_of_an_address_and_not_one_more() -> None:
     opened = first_bytes.OpenConnections()
     each = [
-        first_bytes.FirstBytes(asyncio.Protocol, 1, opened)
+        first_bytes.FirstBytes(asyncio.Protocol, BOUNDS, opened)
         for _ in range(first_bytes.OF_AN_ADDRESS_MAX + 1)
     ]
     assert [opened.enter(one, "10.0.0.1") for one in each] == [

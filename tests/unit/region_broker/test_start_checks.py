@@ -214,7 +214,7 @@ async def test_a_key_whose_source_gives_it_not_is_remarked_and_refuses_no_start(
         sources[name] = tmp_path / f"{name}.key"
         sources[name].write_text(base64.b64encode(os.urandom(32)).decode())
         ring = with_version(KeySources(RealDisk()), ring, name, KeySource(file=str(sources[name])), "2026-11-28T00:00:00Z")  # fmt: skip
-    write_ring(RealDisk(), path, ring)
+    write_ring(RealDisk().write_file_atomic, path, ring)
     config = config_of(tmp_path / "data", free, encryption_keys_file=str(path))
     assert (await look_around(config, PORTS)).remarks == []
     sources["orders"].unlink()

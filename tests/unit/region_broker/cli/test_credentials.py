@@ -230,7 +230,11 @@ def test_INV_CTK2_who_could_read_the_file_still_can_when_root_has_changed_it(
     monkeypatch.setattr(os, "chown", lambda at, *owner: given.append((Path(at).name, *owner)))
     found = path.stat()
     assert tokens("create", "b", "--role", "reader", file=path).exit_code == 0
-    assert given == [("tokens.json.new", found.st_uid, found.st_gid)]
+    folder = tmp_path.stat()
+    assert given == [
+        ("tokens.json.lock", folder.st_uid, folder.st_gid),
+        ("tokens.json.new", found.st_uid, found.st_gid),
+    ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
@@ -298,7 +302,7 @@ def test_INV_CTK2_one_command_at_a_time_and_what_is_replaced_is_durable_before(
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", replaced)
     tokens("create", "a", "--role", "reader", file=path)
-    assert done == ["locked", "synced", "replaced"]
+    assert done == ["locked", "synced", "replaced", "synced"], "its folder, too"
 
 
 def test_no_more_tokens_are_made_than_a_node_takes(

@@ -112,7 +112,7 @@ def test_a_file_of_keys_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path, source = tmp_path / "keys.toml", source_in(tmp_path)
     ring = with_version(SOURCES, {}, "a", source, NOW)
     ring = with_version(SOURCES, with_version(SOURCES, ring, "a", None, NOW), "b", source, NOW)
-    write_ring(DISK, path, ring)
+    write_ring(DISK.write_file_atomic, path, ring)
     for bound, least, why in (
         ("KEYS_MAX", 2, "more than 1 keys"), ("VERSIONS_MAX", 2, "more than 1 versions"),
         ("_FILE_BYTES_MAX", path.stat().st_size, "bytes"),
@@ -134,11 +134,11 @@ def test_INV_SKR2_what_would_not_read_back_is_not_written(
 ) -> None:
     path, source = tmp_path / "keys.toml", source_in(tmp_path)
     ring = with_version(SOURCES, {}, "a", source, NOW)
-    write_ring(DISK, path, ring)
+    write_ring(DISK.write_file_atomic, path, ring)
     before = path.read_bytes()
     monkeypatch.setattr(key_ring, "_text_of", lambda _ring: before.decode())
     with pytest.raises(RingError, match="does not read back"):
-        write_ring(DISK, path, with_version(SOURCES, ring, "b", source, NOW))
+        write_ring(DISK.write_file_atomic, path, with_version(SOURCES, ring, "b", source, NOW))
     assert path.read_bytes() == before
 
 
@@ -160,7 +160,7 @@ def test_INV_SKR2_what_is_written_reads_back(tmp_path: Path) -> None:
     ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
     ring = with_version(SOURCES, ring, "orders", None, NOW)
     ring = with_version(SOURCES, ring, "a-b_C", KeySource(unwrap=FLIP, wrap=FLIP), NOW)
-    write_ring(DISK, path, ring)
+    write_ring(DISK.write_file_atomic, path, ring)
     assert read_ring(DISK, path) == ring
     assert [len(found.versions) for _, found in sorted(unlock(SOURCES, ring).items())] == [1, 2]
 
@@ -220,7 +220,7 @@ def test_INV_SEA1_INV_SEA2_a_node_goes_on_with_what_it_has(
 ) -> None:
     path = tmp_path / "keys.toml"
     source = source_in(tmp_path)
-    write_ring(DISK, path, with_version(SOURCES, {}, "orders", source, NOW))
+    write_ring(DISK.write_file_atomic, path, with_version(SOURCES, {}, "orders", source, NOW))
     sealing = Sealing(KeysFile(DISK, path), lambda: 0)
     sealing.read()
     assert sealing.refusal_of("orders") is None
@@ -233,13 +233,17 @@ def test_INV_SEA1_INV_SEA2_a_node_goes_on_with_what_it_has(
     path.write_text(right)
     sealing.look()
     assert not problem_of(sealing)
-    write_ring(DISK, path, with_version(SOURCES, {}, "other", source, NOW))
+    write_ring(DISK.write_file_atomic, path, with_version(SOURCES, {}, "other", source, NOW))
     sealing.look()
     assert not problem_of(sealing)
     assert "orders" in (sealing.refusal_of("orders") or "")
     held = Path(source.file).read_text()
     Path(source.file).unlink()
-    write_ring(DISK, path, {**read_ring(DISK, path), "third": read_ring(DISK, path)["other"]})
+    write_ring(
+        DISK.write_file_atomic,
+        path,
+        {**read_ring(DISK, path), "third": read_ring(DISK, path)["other"]},
+    )
     sealing.look()
     assert "No such file" in problem_of(sealing)
     told = sealing.refusal_of("third") or ""
@@ -251,7 +255,7 @@ def test_INV_SEA1_INV_SEA2_a_node_goes_on_with_what_it_has(
         sealing.look()
     assert sealing.refusal_of("third") is None
     assert not problem_of(sealing)
-    write_ring(DISK, path, destroyed(read_ring(DISK, path), "other", None, NOW))
+    write_ring(DISK.write_file_atomic, path, destroyed(read_ring(DISK, path), "other", None, NOW))
     sealing.look()
     assert "destroyed" in (sealing.refusal_of("other") or "")
     assert not problem_of(sealing)  # as it was meant: nobody is called for it
@@ -301,7 +305,7 @@ def test_INV_SKR4_INV_SEA5_an_older_copy_takes_no_version_away_and_brings_none_b
         ({**rotated, "a": WrappedKey(rotated["a"].source, (alive, *rotated["a"].versions[1:]))}, "was destroyed"),
         ({}, "no key any more"),
     ):  # fmt: skip
-        write_ring(DISK, path, older)
+        write_ring(DISK.write_file_atomic, path, older)
         sealing.look()
         assert counting(sealing) == before
         assert told in problem_of(sealing)
@@ -309,7 +313,7 @@ def test_INV_SKR4_INV_SEA5_an_older_copy_takes_no_version_away_and_brings_none_b
     started = Sealing(KeysFile(DISK, path), lambda: 0)
     started.read()  # whoever says that it is right starts the node with it
     assert counting(started) == {}
-    write_ring(DISK, path, destroyed(rotated, "a", None, NOW))
+    write_ring(DISK.write_file_atomic, path, destroyed(rotated, "a", None, NOW))
     sealing.look()
     assert (counting(sealing)["a"], problem_of(sealing)) == ([], "")
 
@@ -319,14 +323,16 @@ def test_INV_SEA5_a_key_that_was_gone_comes_back_as_it_was_or_newer(tmp_path: Pa
     rotated = of_two_keys(tmp_path)
     sealing, path = looked_after(tmp_path, rotated)
     before, key = counting(sealing), rotated["a"]
-    write_ring(DISK, path, {"b": rotated["b"]})
+    write_ring(DISK.write_file_atomic, path, {"b": rotated["b"]})
     sealing.look()
     assert (list(counting(sealing)), problem_of(sealing)) == (["b"], "")
-    write_ring(DISK, path, {**rotated, "a": WrappedKey(key.source, key.versions[:-1])})
+    write_ring(
+        DISK.write_file_atomic, path, {**rotated, "a": WrappedKey(key.source, key.versions[:-1])}
+    )
     sealing.look()
     assert list(counting(sealing)) == ["b"]
     assert "is not in it any more" in problem_of(sealing)
-    write_ring(DISK, path, rotated)
+    write_ring(DISK.write_file_atomic, path, rotated)
     sealing.look()
     assert (counting(sealing), problem_of(sealing)) == (before, "")
 
@@ -338,7 +344,7 @@ def test_a_node_says_which_versions_count_and_which_it_has_forgotten(
     caplog.set_level("INFO")
     path, source = tmp_path / "keys.toml", source_in(tmp_path)
     ring = with_version(SOURCES, {}, "orders", source, NOW)
-    write_ring(DISK, path, ring)
+    write_ring(DISK.write_file_atomic, path, ring)
     sealing = Sealing(KeysFile(DISK, path), lambda: 0)
     sealing.read()
     first = ring["orders"].versions[0].id
@@ -347,12 +353,12 @@ def test_a_node_says_which_versions_count_and_which_it_has_forgotten(
     sealing.look()
     assert caplog.text == "", "nothing has changed"
     ring = with_version(SOURCES, ring, "orders", None, NOW)
-    write_ring(DISK, path, ring)
+    write_ring(DISK.write_file_atomic, path, ring)
     sealing.look()
     second = ring["orders"].versions[1].id
     assert f"orders seals by {second}, versions that it opens: 2" in caplog.text
     assert "Forgotten" not in caplog.text
-    write_ring(DISK, path, destroyed(ring, "orders", first, NOW))
+    write_ring(DISK.write_file_atomic, path, destroyed(ring, "orders", first, NOW))
     sealing.look()
     assert f"Forgotten here: {first} of orders" in caplog.text
     held = Path(source.file).read_text().strip()
@@ -366,11 +372,15 @@ def test_a_node_says_that_it_has_taken_up_keys_that_were_wrapped_anew_and_what_t
     caplog.set_level("INFO")
     path, source = tmp_path / "keys.toml", source_in(tmp_path)
     ring = with_version(SOURCES, {}, "orders", source, NOW)
-    write_ring(DISK, path, ring)
+    write_ring(DISK.write_file_atomic, path, ring)
     sealing = Sealing(KeysFile(DISK, path), lambda: 0)
     sealing.read()
     assert "the same versions" not in caplog.text
-    write_ring(DISK, path, rewrapped(SOURCES, ring, "orders", source_in(tmp_path, "other.key")))
+    write_ring(
+        DISK.write_file_atomic,
+        path,
+        rewrapped(SOURCES, ring, "orders", source_in(tmp_path, "other.key")),
+    )
     for _ in range(7):
         sealing.look()
     assert caplog.text.count("the same versions count as before") == 1, "said once"
@@ -381,7 +391,9 @@ def test_a_version_that_was_destroyed_is_not_said_to_be_usable_here(tmp_path: Pa
     path = tmp_path / "keys.toml"
     ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
     ring = with_version(SOURCES, ring, "orders", None, NOW)
-    write_ring(DISK, path, destroyed(ring, "orders", ring["orders"].versions[0].id, NOW))
+    write_ring(
+        DISK.write_file_atomic, path, destroyed(ring, "orders", ring["orders"].versions[0].id, NOW)
+    )
     result = CliRunner().invoke(key, ["list", str(path), "--check", "-o", "json"])
     assert [row["here"] for row in json.loads(result.output)] == ["no", "yes"]
 
@@ -389,7 +401,7 @@ def test_a_version_that_was_destroyed_is_not_said_to_be_usable_here(tmp_path: Pa
 def test_a_byte_order_mark_is_no_part_of_a_file_of_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
-    write_ring(DISK, path, ring)
+    write_ring(DISK.write_file_atomic, path, ring)
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
     assert read_ring(DISK, path) == ring
 
@@ -551,7 +563,7 @@ def test_INV_SKR2_any_path_and_argument_reads_back(tmp_path: Path, odd: str) -> 
         "a": WrappedKey(KeySource(file=odd), ()),
         "b": WrappedKey(KeySource(unwrap=(odd, "")), ()),
     }
-    write_ring(DISK, path, ring)
+    write_ring(DISK.write_file_atomic, path, ring)
     assert read_ring(DISK, path) == ring
 
 
@@ -559,13 +571,13 @@ def test_INV_SKR2_a_path_that_is_no_text_is_refused_and_changes_nothing(tmp_path
     """Names of files may be any bytes; Python shows those that are no UTF-8 as halves of characters."""
     path = tmp_path / "keys.toml"
     with pytest.raises(RingError, match=r"keys\.toml"):
-        write_ring(DISK, path, {"a": WrappedKey(KeySource(file="a\udc80b"), ())})
+        write_ring(DISK.write_file_atomic, path, {"a": WrappedKey(KeySource(file="a\udc80b"), ())})
     assert not path.exists()
 
 
 def looked_after(tmp_path: Path, ring: Mapping[str, WrappedKey]) -> tuple[Sealing, Path]:
     path = tmp_path / "keys.toml"
-    write_ring(DISK, path, ring)
+    write_ring(DISK.write_file_atomic, path, ring)
     sealing = Sealing(KeysFile(DISK, path), lambda: 0)
     sealing.read()
     return sealing, path
@@ -592,7 +604,7 @@ def test_INV_SEA1_a_file_of_other_content_is_read_though_it_is_as_long(tmp_path:
     source = source_in(tmp_path)
     sealing, path = looked_after(tmp_path, with_version(SOURCES, {}, "first", source, NOW))
     size_bytes = path.stat().st_size
-    write_ring(DISK, path, with_version(SOURCES, {}, "other", source, NOW))
+    write_ring(DISK.write_file_atomic, path, with_version(SOURCES, {}, "other", source, NOW))
     assert path.stat().st_size == size_bytes
     sealing.look()
     assert [*sealing.keys.named] == ["other"]

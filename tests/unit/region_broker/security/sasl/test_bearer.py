@@ -201,6 +201,15 @@ def test_a_key_that_is_for_something_else_is_not_used() -> None:
     assert fits_kind(ECKey.generate_key("P-256", {"use": "sig", "alg": "ES256"}), "ES256")
 
 
+@pytest.mark.parametrize("depth", [10, 900, 990, 1_000, 1_010, 1_020, 3_000])
+def test_INV_OAU6_a_header_of_any_depth_is_refused_as_any_other(depth: int) -> None:
+    """What Python's own reader of JSON cannot descend was an error of the node, with a traceback for each attempt, and no refused login."""
+    head = json.dumps({"alg": "RS256", "kid": "rsa"})[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}"  # fmt: skip
+    first = base64.urlsafe_b64encode(head.encode()).rstrip(b"=").decode()
+    with pytest.raises(LoginRefused, match="is refused"):
+        judge(".".join([first, *token().split(".")[1:]]))
+
+
 def test_another_signature_is_refused() -> None:
     head, _, proof = token().split(".")
     with pytest.raises(LoginRefused, match="signature"):
