@@ -153,6 +153,11 @@ SUBSCRIBED_TOPICS_MAX: Final = 10_000  # names that one member may subscribe to
 # The same for a member of the classic protocol, which may bring MEMBER_METADATA_BYTES_MAX, and for all members of a group of the
 # new one: more of these have fewer than 17 letters each.
 CLASSIC_TOPICS_MAX: Final = 50_000
+# Partitions that such a member says that it has, or is given: as many as one fetch session remembers.
+CLASSIC_PARTITIONS_MAX: Final = 100_000
+# Topics that the members of a classic group subscribe to, and are given, all together, when it becomes one of the new
+# protocol: 1.5 us each in the step that writes that. Of 18 letters each they are what GROUP_VALUE_BYTES_MAX holds.
+UPGRADE_TOPICS_MAX: Final = 100_000
 GROUP_TOPIC_NAMES_MAX: Final = 500_000
 
 assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must be persistable"

@@ -31,9 +31,7 @@ from region_broker.groups.modern.classic_members import (
     identify,
     join,
     must_rejoin,
-    names_said,
     sync,
-    upgrade,
 )
 from region_broker.groups.modern.classic_members import leave as classic_leave
 from region_broker.groups.modern.heartbeat import (
@@ -55,14 +53,14 @@ from region_broker.groups.modern.records import encode_value
 from region_broker.groups.modern.sessions import Sessions
 from region_broker.groups.modern.sight import (
     Looks,
-    judged_ahead,
-    judged_sight,
     look_ahead,
     patterns_seen,
+    read_ahead,
 )
 from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
 from region_broker.groups.modern.states import ModernState
 from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, Draft, TopicView
+from region_broker.groups.modern.upgrade import GroupReader, Said, upgrade
 from region_broker.groups.ports import GroupPorts, KeyValue, LedgerFailed, Topic
 from region_broker.groups.records import (
     GroupKey,
@@ -75,7 +73,7 @@ from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import Shard, ShardHooks, ShardStatus
 from region_broker.groups.verdicts import GroupVerdict
 
-_RESOLVE_TRIES: Final = 3
+_TRIES: Final = 3
 
 
 @dataclass(slots=True)
@@ -96,6 +94,7 @@ class ModernGroups:
         self._settings = settings
         self._hooks = hooks
         self._patterns = Patterns()
+        self._reader = GroupReader()
         self._runtimes: dict[int, dict[str, _Runtime]] = {}
 
     # --- life ---------------------------------------------------------------------------------
@@ -146,12 +145,14 @@ class ModernGroups:
             if request.topic_regex:
                 self._patterns.check(request.topic_regex)
             term = shard.term
-            request = await self._look_at_classic(shard, request)
             for prepare in (self._resolve, self._look_ahead):
                 await prepare(shard, request)
                 if (verdict := shard.since(term)) is not GroupVerdict.OK:
                     return HeartbeatOutcome(verdict=verdict)
-            outcome = self._act(shard, request)
+            said = await self._read_classic(shard, request)
+            if (verdict := shard.since(term)) is not GroupVerdict.OK:
+                return HeartbeatOutcome(verdict=verdict)
+            outcome = self._act(shard, request, said)
         except Refused as refusal:
             return HeartbeatOutcome(verdict=refusal.verdict, message=str(refusal))
         except LedgerFailed:
@@ -161,7 +162,7 @@ class ModernGroups:
 
     async def _resolve(self, shard: Shard, request: HeartbeatRequest) -> None:
         """Find out what the group's patterns stand for, as long as topics keep changing."""
-        for _ in range(_RESOLVE_TRIES):
+        for _ in range(_TRIES):
             group = shard.table.modern.get(request.group_id)
             patterns, topics = patterns_needed(group, request), self._ports.image().topics
             if self._patterns.known(patterns, topics) is not None:
@@ -177,18 +178,23 @@ class ModernGroups:
         if matched is not None and looks.are_news(group, request, topics):
             await look_ahead(group, request, matched)
 
-    async def _look_at_classic(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatRequest:
-        """Judge what members of a classic group read, before the step in which it becomes another one (INV-NX5)."""
-        classic = shard.groups.get(request.group_id)
-        if classic is None or request.sight is None or request.member_epoch != 0:
-            return request
-        return replace(request, sight=await judged_sight(request.sight, names_said(classic)))
+    async def _read_classic(self, shard: Shard, request: HeartbeatRequest) -> Said | None:
+        """Read what the members of a classic group say, before the step in which it becomes another one (INV-NUG1)."""
+        for _ in range(_TRIES):
+            classic, topics = shard.groups.get(request.group_id), self._ports.image().topics
+            if classic is None or not classic.roster.members or request.member_epoch != 0:
+                return None
+            said = await self._reader.read(classic, topics, request.sight)
+            now = shard.groups.get(request.group_id)
+            if now is not None and said.is_said_in(now, self._ports.image().topics):
+                return said
+        return None
 
-    def _act(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
+    def _act(self, shard: Shard, request: HeartbeatRequest, said: Said | None) -> HeartbeatOutcome:
         """Judge and append, in one step; raises `Refused`, `LedgerFailed`."""
         group = shard.table.modern.get(request.group_id)
         if group is None:
-            return self._begin(shard, request)
+            return self._begin(shard, request, said)
         view = self._view(group, request, self._runtime(shard, group))
         if request.member_epoch < 0:
             return self._leave(shard, group, request, view)
@@ -198,7 +204,9 @@ class ModernGroups:
         self._heard(shard, group.group_id, request.member_id)
         return step.outcome
 
-    def _begin(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
+    def _begin(
+        self, shard: Shard, request: HeartbeatRequest, said: Said | None
+    ) -> HeartbeatOutcome:
         """Make a group with its first member, out of a classic one if there is one."""
         group_id = request.group_id
         if request.member_epoch != 0:
@@ -212,7 +220,7 @@ class ModernGroups:
         if classic is not None:
             records.append((encode_group_key(GroupKey(group_id)), None))
             if classic.roster.members:
-                draft = upgrade(classic, view, request.sight)
+                draft = upgrade(classic, view, said)
         step = beat(
             draft.group, request, view,
             interval_ms=self._settings.consumer_heartbeat_interval_ms,
@@ -328,7 +336,7 @@ class ModernGroups:
             if request.must_know_member_id and request.instance_id is None:
                 return JoinOutcome(verdict=GroupVerdict.MEMBER_ID_REQUIRED, member_id=drawn)
             request = replace(request, member_id=drawn)
-        request = await judged_ahead(request)
+        request, said_by_it = await read_ahead(request)
         said = HeartbeatRequest(
             group_id=group_id, member_id=request.member_id, member_epoch=0, sight=request.sight
         )
@@ -339,7 +347,9 @@ class ModernGroups:
             group = shard.table.modern.get(group_id)
             if group is None:
                 return None
-            subscription = admit(group, request, returns=returns) if group.metadata else None
+            subscription = (
+                admit(group, request, said_by_it, returns=returns) if group.metadata else None
+            )
             if self._gave_way(shard, group, request.instance_id) or subscription is None:
                 return None
             view = self._view(group, said, self._runtime(shard, group))

@@ -6,10 +6,12 @@ What members say is written by hand, after ConsumerProtocolSubscription and Cons
 import asyncio
 import struct
 import threading
+from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
 
+from idempotency.pieces import drained
 from region_broker.groups.messages import (
     CommitRequest,
     JoinOutcome,
@@ -20,14 +22,16 @@ from region_broker.groups.messages import (
 )
 from region_broker.groups.modern.consumer_protocol import (
     MalformedProtocol,
-    read_assignment,
-    read_subscription,
-    read_topic_names,
+    Subscription,
+    assignment_said,
+    subscription_said,
+    topic_names_said,
 )
 from region_broker.groups.modern.messages import ModernMemberDescription
 from region_broker.groups.modern.patterns import resolver
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict as V
+from region_broker.wire.cooperative_yield import CooperativeYield
 from tests.spec.groups.test_consumer_group_rules import (
     SESSION_MS,
     Told,
@@ -39,6 +43,18 @@ from tests.spec.groups.test_consumer_group_rules import (
 from tests.unit.region_broker.groups.fakes import Fixture, join_request, running, settle, tp
 
 NOBODY: dict[str, tuple[int, ...]] = {}
+
+
+def read_subscription(raw: bytes) -> Subscription:
+    return drained(subscription_said(raw, CooperativeYield()))
+
+
+def read_assignment(raw: bytes) -> Mapping[str, frozenset[int]]:
+    return drained(assignment_said(raw, CooperativeYield()))
+
+
+def read_topic_names(raw: bytes) -> tuple[str, ...]:
+    return drained(topic_names_said(raw, CooperativeYield()))
 
 
 def named(name: str) -> bytes:
@@ -577,6 +593,29 @@ async def test_INV_NB6_partitions_that_there_are_not_are_nobodys() -> None:
         assert {part for part, who in held.items() if who == joined.member_id} == {0}
         targets = [each.target[orders] for each in members(fixture)]
         assert sorted(part for target in targets for part in target) == [0, 1, 2, 3]
+
+
+async def test_INV_NUG3_a_partition_that_a_classic_leader_gave_to_all_is_the_first_ones() -> None:
+    """Each kept it, as the uniform assignor leaves what members have, and so another partition was nobody's for as long as they stayed."""
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        first = await join(fixture)
+        joining = asyncio.ensure_future(join(fixture))  # noqa: TID251
+        await settle()
+        first = await join(fixture, first.member_id)
+        second = await joining
+        given = {first.member_id: assignment(0, 1), second.member_id: assignment(1, 0, 2)}
+        await sync(fixture, first, given)
+        assert (await beat(fixture, "B", 0)).verdict is V.OK
+        held = {each.member_id: each.assigned for each in members(fixture)}
+        assert held == {
+            first.member_id: {orders: frozenset({0, 1})},
+            second.member_id: {orders: frozenset({2})},
+            "B": {orders: frozenset({3})},
+        }
+        targets = [each.target[orders] for each in members(fixture)]
+        assert sorted(part for target in targets for part in target) == [0, 1, 2, 3]
+        fixture.assert_live_is_replay()
 
 
 def test_INV_NN1_a_subscription_names_a_bounded_number_of_topics() -> None:

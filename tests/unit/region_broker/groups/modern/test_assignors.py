@@ -5,9 +5,7 @@ UniformHeterogeneousAssignmentBuilderTest (group-coordinator of Kafka 4.0). Wher
 the order of a hash set of topic ids, the counts are compared instead.
 """
 
-import sys
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +15,6 @@ from region_broker.groups.modern.assignors.assignment import (
     AssignmentQuestion,
     Assignor,
     Subscriber,
-    merged,
 )
 from region_broker.groups.modern.assignors.range_assignor import assign_range
 from region_broker.groups.modern.assignors.uniform_assignor import assign_uniform
@@ -243,22 +240,3 @@ def test_uniform_forgets_partitions_that_the_topic_does_not_have() -> None:
 def test_uniform_forgets_partitions_below_the_first_one() -> None:
     asked = question({T1: 2}, {"A": ({T1}, {T1: {-1, 0}})})
     assert assigned(assign_uniform, asked) == {"A": {T1: {0, 1}}}
-
-
-def test_rows_of_one_topic_are_not_copied_for_each_other() -> None:
-    """A heartbeat may name one topic 100,000 times, a partition each: the event loop was held for a minute."""
-    copied = 0
-
-    def note(_frame: FrameType, event: str, called: Any) -> None:
-        nonlocal copied
-        if event == "c_call" and called.__name__ in {"union", "copy"}:
-            copied += len(called.__self__)
-
-    rows = [("orders", (number,)) for number in range(1_000)]
-    sys.setprofile(note)
-    try:
-        found = merged(rows)
-    finally:
-        sys.setprofile(None)
-    assert found == {"orders": frozenset(range(1_000))}
-    assert copied <= 1_000
