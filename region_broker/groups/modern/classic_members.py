@@ -59,6 +59,7 @@ from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.limits import (
     GROUP_MEMBER_COUNT_MAX,
     GROUP_PROTOCOL_COUNT_MAX,
+    GROUP_VALUE_BYTES_MAX,
     MEMBER_ID_BYTES_MAX,
     MEMBER_METADATA_BYTES_MAX,
 )
@@ -78,7 +79,7 @@ def admit(
     let in, two processes had one place. Without an id it is the newest life of its instance.
     """
     member_id = request.member_id
-    _check_size(request)
+    _check_size(group, request)
     if returns and request.instance_id is not None:
         check_instance(group, member_id, request.instance_id)
     if len(group.metadata) >= GROUP_MEMBER_COUNT_MAX and member_id not in group.metadata:
@@ -89,12 +90,20 @@ def admit(
     return subscription
 
 
-def _check_size(request: JoinRequest) -> None:
+def _check_size(group: ConsumerGroup, request: JoinRequest) -> None:
     """Refuse what a classic group would not take (INV-NB5)."""
     brought_bytes = sum(len(raw) for _, raw in request.protocols)
+    replaced = (request.member_id, group.holder_of(request.instance_id))
+    held_bytes = sum(
+        len(raw)
+        for member_id, member in group.metadata.items()
+        if member.classic is not None and member_id not in replaced
+        for _, raw in member.classic.protocols
+    )
     if (
         len(request.protocols) > GROUP_PROTOCOL_COUNT_MAX
         or brought_bytes > MEMBER_METADATA_BYTES_MAX
+        or held_bytes + brought_bytes > GROUP_VALUE_BYTES_MAX
         or len(request.member_id.encode()) > MEMBER_ID_BYTES_MAX
     ):
         raise Refused(V.REQUEST_TOO_LARGE, "The member brings more than a group takes.")

@@ -529,6 +529,26 @@ async def test_INV_NB5_a_classic_member_brings_no_more_than_a_classic_group_take
         assert len(members(fixture)) == 2
 
 
+@pytest.mark.parametrize("instance_id", [None, "i"])
+async def test_INV_NB5_classic_members_bring_no_more_together_than_a_classic_group_takes(
+    instance_id: str | None,
+) -> None:
+    """The group may become a classic one, which its members could then not join again. A static one that comes back brings its part anew."""
+    fixture, _ = fixture_of()
+    first = ("cooperative-sticky", subscription())
+    brought = (first, ("range", bytes((1 << 20) - len(first[1]))))
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        for each in ("1", instance_id):
+            asked = join_request(protocols=brought, instance_id=each)
+            assert (await fixture.groups.join("g", asked)).verdict is V.OK
+        back = await fixture.groups.join("g", join_request(protocols=brought, instance_id="1"))
+        assert back.verdict is V.OK
+        refused = await fixture.groups.join("g", join_request(protocols=(first,)))
+        assert refused.verdict is V.REQUEST_TOO_LARGE
+        assert len(members(fixture)) == 3
+
+
 async def test_KIP848_a_restart_keeps_members_of_both() -> None:
     fixture, _ = fixture_of()
     async with running(fixture):

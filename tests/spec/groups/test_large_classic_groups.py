@@ -28,6 +28,7 @@ from tests.unit.region_broker.groups.fakes import (
     join_request,
     running,
     settle,
+    stable_member,
     sync_request,
     tp,
 )
@@ -338,3 +339,27 @@ async def test_INV_GS3_who_deletes_offsets_while_the_shard_is_given_up_is_told_s
             await fixture.groups.load()
         assert await deleting == (told, {})
         await settle()
+
+
+# --- static members that come back ----------------------------------------------------------------
+
+
+async def test_INV_GSR1_joins_of_one_static_member_ask_for_two_records() -> None:
+    fixture = Fixture()
+    async with running(fixture):
+        await stable_member(fixture, instance_id="i")
+        before = fixture.ledger.batches
+        fixture.ledger.hold()
+        async with asyncio.TaskGroup() as tasks:
+            told = [
+                tasks.create_task(fixture.groups.join("g", join_request(instance_id="i")))
+                for _ in range(64)
+            ]
+            await settle()
+            fixture.ledger.release()
+        verdicts = [each.result().verdict for each in told]
+        assert verdicts == [V.OK, *[V.FENCED_INSTANCE] * 62, V.OK]
+        assert fixture.ledger.batches - before == 2
+        last = MemberIdentity(told[-1].result().member_id, "i")
+        assert await fixture.groups.heartbeat("g", last, 1) is V.OK
+        fixture.assert_live_is_replay()
