@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from region_broker.groups.classic.group import Group
+from region_broker.groups.classic.judgements import refuse_join
 from region_broker.groups.messages import (
     JoinOutcome,
     JoinRequest,
@@ -326,17 +328,17 @@ class ModernGroups:
     # --- members of the classic protocol ------------------------------------------------------
 
     async def classic_join(
-        self, shard: Shard, group_id: str, request: JoinRequest
+        self, shard: Shard, group_id: str, asked: JoinRequest
     ) -> JoinOutcome | None:
         """Let a classic member in; None if the group is a classic one, or none, by now."""
-        returns, term = bool(request.member_id), shard.term
-        if not returns:
-            prefix = request.instance_id or request.client_id
-            drawn = f"{prefix}-{self._ports.chance.uuid()}"
-            if request.must_know_member_id and request.instance_id is None:
-                return JoinOutcome(verdict=GroupVerdict.MEMBER_ID_REQUIRED, member_id=drawn)
-            request = replace(request, member_id=drawn)
-        request, said_by_it = await read_ahead(request)
+        term, request = shard.term, asked
+        if not asked.member_id:
+            prefix = asked.instance_id or asked.client_id
+            request = replace(asked, member_id=f"{prefix}-{self._ports.chance.uuid()}")
+        refused = self._refused(shard.table.modern[group_id], asked, request.member_id)
+        if refused is not None:
+            return refused
+        request, read = await read_ahead(request)
         said = HeartbeatRequest(
             group_id=group_id, member_id=request.member_id, member_epoch=0, sight=request.sight
         )
@@ -347,9 +349,11 @@ class ModernGroups:
             group = shard.table.modern.get(group_id)
             if group is None:
                 return None
-            subscription = (
-                admit(group, request, said_by_it, returns=returns) if group.metadata else None
-            )
+            refused = self._refused(group, asked, request.member_id)
+            if refused is not None:
+                return refused
+            returns = bool(asked.member_id)
+            subscription = admit(group, request, read, returns=returns) if group.metadata else None
             if self._gave_way(shard, group, request.instance_id) or subscription is None:
                 return None
             view = self._view(group, said, self._runtime(shard, group))
@@ -359,6 +363,21 @@ class ModernGroups:
             return JoinOutcome(verdict=refusal.verdict, member_id=request.member_id)
         except LedgerFailed:
             return JoinOutcome(verdict=GroupVerdict.NOT_AVAILABLE, member_id=request.member_id)
+        return await self._joined(shard, group_id, request, outcome)
+
+    def _refused(self, group: ConsumerGroup, asked: JoinRequest, drawn: str) -> JoinOutcome | None:
+        """Refuse what a group without members, which gives way to a classic one, would not let in (INV-NB2); ask others to come with their id."""
+        if not group.metadata:
+            verdict = refuse_join(Group(group.group_id, self._settings), asked)
+            return None if verdict is None else JoinOutcome(verdict=verdict, member_id=asked.member_id)  # fmt: skip
+        if asked.must_know_member_id and not asked.member_id and asked.instance_id is None:
+            return JoinOutcome(verdict=GroupVerdict.MEMBER_ID_REQUIRED, member_id=drawn)
+        return None
+
+    async def _joined(
+        self, shard: Shard, group_id: str, request: JoinRequest, outcome: JoinOutcome
+    ) -> JoinOutcome:
+        """Time the member that joined, and answer it once that is durable."""
         sessions = self._heard(shard, group_id, outcome.member_id).sessions
         sync_ms = self._ports.clock.monotonic_ms() + max(request.rebalance_timeout_ms, 0)
         self._hooks.arm(group_id, sessions.joined(outcome.member_id, sync_ms))

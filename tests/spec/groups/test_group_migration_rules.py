@@ -7,6 +7,7 @@ import asyncio
 import struct
 import threading
 from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -336,6 +337,70 @@ async def test_INV_NB2_a_join_that_is_refused_does_not_change_the_groups_protoco
         other = join_request(instance_id="i", protocols=(("other", subscription()),))
         assert (await fixture.groups.join("g", other)).verdict is V.INCONSISTENT_PROTOCOL
         assert members(fixture) == before
+
+
+@pytest.mark.parametrize(
+    ("request_of", "verdict"),
+    [
+        ({"protocols": ()}, V.INCONSISTENT_PROTOCOL),
+        ({"protocol_type": ""}, V.INCONSISTENT_PROTOCOL),
+        ({"member_id": "X"}, V.UNKNOWN_MEMBER),
+        ({"member_id": "X", "instance_id": "i"}, V.UNKNOWN_MEMBER),
+        ({"protocols": (("range", bytes((1 << 20) + 1)),)}, V.REQUEST_TOO_LARGE),
+    ],
+)
+async def test_INV_NB2_a_join_that_is_refused_does_not_change_a_group_without_members(
+    request_of: dict[str, Any], verdict: V
+) -> None:
+    """It was made a classic group, for nobody."""
+    fixture, _ = fixture_of()
+    asked = join_request(**{"protocols": (("range", subscription()),), **request_of})
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        await beat(fixture, "B", -1)
+        refused = await fixture.groups.join("g", asked)
+        assert refused.verdict is verdict
+        assert state(fixture) == "Empty"
+        fixture.assert_live_is_replay()
+
+
+@pytest.mark.parametrize(
+    ("member_id", "verdict"), [("X", V.UNKNOWN_MEMBER), ("", V.MEMBER_ID_REQUIRED)]
+)
+async def test_INV_NB2_a_join_is_judged_by_who_is_there_once_it_was_read(
+    member_id: str, verdict: V
+) -> None:
+    """X would be let in beside another member, and who brings no id into a group without: the one goes, or comes, while what is said is read."""
+    fixture, _ = fixture_of()
+    names = b"".join(named(f"{number}") for number in range(5_000))
+    many = struct.pack(">hi", 0, 5_000) + names + struct.pack(">i", -1)
+    asked = join_request(member_id, protocols=(("range", many),), must_know_member_id=True)
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        if not member_id:
+            await beat(fixture, "B", -1)
+        joining = asyncio.ensure_future(fixture.groups.join("g", asked))  # noqa: TID251
+        await asyncio.sleep(0)
+        assert not joining.done()
+        await beat(fixture, "B", -1 if member_id else 0)
+        assert (await joining).verdict is verdict
+        assert [each.member_id for each in members(fixture)] == ([] if member_id else ["B"])
+        assert fixture.groups.describe_modern("g").verdict is V.OK
+        fixture.assert_live_is_replay()
+
+
+async def test_KIP394_who_joins_a_group_without_members_is_given_an_id_that_counts() -> None:
+    """An id that nobody remembers would be refused, and another one asked for, without end."""
+    fixture, _ = fixture_of()
+    offered = (("range", subscription()),)
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        await beat(fixture, "B", -1)
+        asked = await fixture.groups.join("g", join_request(protocols=offered, must_know_member_id=True))  # fmt: skip
+        assert asked.verdict is V.MEMBER_ID_REQUIRED
+        told = await fixture.groups.join("g", join_request(asked.member_id, protocols=offered))
+        assert (told.verdict, told.leader) == (V.OK, asked.member_id)
+        fixture.assert_live_is_replay()
 
 
 async def test_INV_NC1_what_a_member_had_not_given_back_is_not_free_while_its_next_life_has_it() -> (
