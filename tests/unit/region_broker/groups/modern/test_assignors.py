@@ -237,6 +237,21 @@ def test_uniform_forgets_partitions_that_the_topic_does_not_have() -> None:
     assert assigned(assign_uniform, question({T1: 2}, members)) == {"A": {T1: {0}}, "B": {T1: {1}}}
 
 
+@pytest.mark.parametrize("others", [{T1}, {T1, T2}])
+def test_INV_NU1_a_partition_that_several_members_have_is_left_to_one_of_them(
+    others: set[UUID],
+) -> None:
+    """Both kept it, and another one was nobody's for as long as they stayed. With equal subscriptions, and with others."""
+    members: dict[str, tuple[set[UUID], Owned]] = {
+        "A": ({T1}, {T1: {0}}),
+        "B": ({T1}, {T1: {0}}),
+        "C": (others, {}),
+    }
+    given = assigned(assign_uniform, question({T1: 2, T2: 1}, members))
+    held = sorted(each for own in given.values() for each in own.get(T1, set()))
+    assert held == [0, 1]
+
+
 def test_uniform_forgets_partitions_below_the_first_one() -> None:
     asked = question({T1: 2}, {"A": ({T1}, {T1: {-1, 0}})})
     assert assigned(assign_uniform, asked) == {"A": {T1: {0, 1}}}
