@@ -233,6 +233,21 @@ async def test_INV_NUG1_a_group_that_changes_again_and_again_is_asked_for_again(
         assert read.count <= 3 * (MANY + 2)
 
 
+@pytest.mark.parametrize(("again", "told"), [(False, V.NOT_COORDINATOR), (True, V.LOADING)])
+async def test_INV_GS3_who_has_a_group_read_while_its_shard_is_given_up_is_told_so(
+    read: Rows, again: bool, told: V
+) -> None:
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await classic_group(fixture, assigned(MANY))
+        asked = await reading(fixture, read)
+        await fixture.groups.resign()
+        if again:
+            await fixture.groups.load()
+        assert (await asked).verdict is told
+        await settle()
+
+
 async def test_INV_NUG2_a_group_that_names_too_many_topics_is_refused_before_it_is_read(
     read: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
