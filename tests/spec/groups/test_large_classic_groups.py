@@ -147,7 +147,7 @@ def test_INV_NCP1_rows_of_one_topic_are_not_copied_for_each_other() -> None:
 async def test_INV_NUG1_a_group_is_read_a_few_rows_at_a_time_and_once(
     read: Rows, sight: Sight | None
 ) -> None:
-    """It was read in one step, and three times where ACLs are in force: each heartbeat of a hundred bytes took eleven seconds."""
+    """It was read in one step, and up to three times where ACLs are in force: each heartbeat of a hundred bytes that is refused took seven seconds."""
     fixture, _ = fixture_of()
     async with running(fixture):
         old = await classic_group(fixture, assigned(MANY))
