@@ -118,8 +118,8 @@ STATEMENT_BYTES_MAX: Final = 64 * MIB
 # Tails in quarantine that it names: one for each log that a takeover cut, a kilobyte each in memory.
 TAILS_MAX: Final = 100_000
 
-# Groups. What a member brings (all protocols) and what a leader assigns (all members) is persisted in one
-# ledger record, so both are bounded together with the member count.
+# Groups. Of a classic group what members bring and what its leader assigns is persisted in one ledger record, so both are
+# bounded together with the member count.
 GROUP_MEMBER_COUNT_MAX: Final = 1_000
 # Groups of all kinds, and transactional ids, unless the operator says otherwise (`group_count_max`,
 # `transactional_id_count_max`): clients make both by naming them. A group with one member or a few offsets takes 2 to
@@ -140,7 +140,12 @@ MEMBER_ID_BYTES_MAX: Final = (
     GROUP_NAME_BYTES_MAX + 37
 )  # as we give them out: such a name, "-", and a UUID
 MEMBER_METADATA_BYTES_MAX: Final = 1 * MIB
-GROUP_VALUE_BYTES_MAX: Final = 8 * MIB
+# Of a classic group: what all members bring (all protocols), and what its record holds of them (the protocol that was chosen) and of
+# what they are given. Kafka's limit for the record is that of a batch, 1 MB by default. 10 ms for a MiB, each time that it is written.
+GROUP_VALUE_BYTES_MAX: Final = 2 * MIB
+# What the members of a group of the new protocol subscribe to, each in a record of its own; those of the classic one bring
+# GROUP_VALUE_BYTES_MAX of it at most, as the group may become a classic one.
+GROUP_SUBSCRIPTION_BYTES_MAX: Final = 8 * MIB
 OFFSET_METADATA_BYTES_MAX: Final = 4_096  # Kafka's offset.metadata.max.bytes
 # What one OffsetCommit or TxnOffsetCommit may write, in one batch (some 40,000 offsets). Kafka's limit there is that of
 # a batch, 1 MB by default.
@@ -155,6 +160,11 @@ SUBSCRIBED_TOPICS_MAX: Final = 10_000  # names that one member may subscribe to
 # The same for a member of the classic protocol, which may bring MEMBER_METADATA_BYTES_MAX, and for all members of a group of the
 # new one: more of these have fewer than 17 letters each.
 CLASSIC_TOPICS_MAX: Final = 50_000
+# Partitions that such a member says that it has, or is given: as many as one fetch session remembers.
+CLASSIC_PARTITIONS_MAX: Final = 100_000
+# Topics that the members of a classic group subscribe to, and are given, all together, when it becomes one of the new
+# protocol: 1.5 us each in the step that writes that. Of 18 letters each they are what GROUP_VALUE_BYTES_MAX holds.
+UPGRADE_TOPICS_MAX: Final = 100_000
 GROUP_TOPIC_NAMES_MAX: Final = 500_000
 
 assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must be persistable"
@@ -177,7 +187,8 @@ assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
     "a full answer and one oversized first batch must fit an answer"
 )
 assert GROUP_ID_BYTES_MAX * GROUP_COUNT_DEFAULT < DESCRIBED_BYTES_MAX, "all groups can be listed"
-assert GROUP_VALUE_BYTES_MAX * 2 < DESCRIBED_BYTES_MAX < RESPONSE_BYTES_MAX, (
+assert GROUP_VALUE_BYTES_MAX < GROUP_SUBSCRIPTION_BYTES_MAX
+assert GROUP_SUBSCRIPTION_BYTES_MAX * 2 < DESCRIBED_BYTES_MAX < RESPONSE_BYTES_MAX, (
     "the largest group, metadata and assignments, must be describable"
 )
 assert FETCH_PARTITION_COUNT_MAX <= FETCH_SESSION_PARTITIONS_MAX, (

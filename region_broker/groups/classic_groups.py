@@ -1,5 +1,7 @@
 """Classic groups on their shards: requests in, effects of the groups carried out, answers when they are due.
 
+INV-GL2  a group that nobody is in, or was invited to, and that the ledger has no record of, is none: it would count among all groups until a
+         restart, as only what the ledger knows expires
 INV-GL3  what a durable record lets go on (`stored`) goes on only in the group and the term that wrote it
 A request is judged and its records appended without an `await` between. An answer waits in a future named by a token:
 whose client has gone is answered into nothing, and no rebalance ends with it.
@@ -190,8 +192,8 @@ class ClassicGroups:
         self.answer([effect for effect in effects if not isinstance(effect, Store)])
         if shard.groups.get(group.group_id) is not group:
             return
-        unused = not group.roster.members and not group.roster.invited and not group.generation
-        if unused:
+        occupied = group.roster.members or group.roster.invited
+        if not occupied and group.group_id not in shard.table.group_values:
             del shard.groups[group.group_id]
             self._timers.disarm(group.group_id)
         else:

@@ -320,7 +320,7 @@ class GroupCoordinator:
         if verdict is not GroupVerdict.OK:
             return verdict, {}
         shard = self._shard_of(group_id)
-        verdict, verdicts = judge_offsets(shard, group_id, partitions)
+        verdict, verdicts = await judge_offsets(shard, group_id, partitions)
         known = set(shard.table.partitions(group_id))
         gone = [tp for tp, each in verdicts.items() if each is GroupVerdict.OK and tp in known]
         if verdict is GroupVerdict.OK and gone:

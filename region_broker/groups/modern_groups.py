@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from region_broker.groups.classic.group import Group
+from region_broker.groups.classic.judgements import refuse_join
 from region_broker.groups.messages import (
     JoinOutcome,
     JoinRequest,
@@ -31,9 +33,7 @@ from region_broker.groups.modern.classic_members import (
     identify,
     join,
     must_rejoin,
-    names_said,
     sync,
-    upgrade,
 )
 from region_broker.groups.modern.classic_members import leave as classic_leave
 from region_broker.groups.modern.heartbeat import (
@@ -58,14 +58,14 @@ from region_broker.groups.modern.records import encode_value
 from region_broker.groups.modern.sessions import Sessions
 from region_broker.groups.modern.sight import (
     Looks,
-    judged_ahead,
-    judged_sight,
     look_ahead,
     patterns_seen,
+    read_ahead,
 )
 from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
 from region_broker.groups.modern.states import ModernState
 from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, Draft, TopicView
+from region_broker.groups.modern.upgrade import GroupReader, Said, upgrade
 from region_broker.groups.ports import GroupPorts, KeyValue, LedgerFailed, Topic
 from region_broker.groups.records import (
     GroupKey,
@@ -78,7 +78,7 @@ from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import Shard, ShardHooks, ShardStatus
 from region_broker.groups.verdicts import GroupVerdict
 
-_RESOLVE_TRIES: Final = 3
+_TRIES: Final = 3
 
 
 @dataclass(slots=True)
@@ -99,6 +99,7 @@ class ModernGroups:
         self._settings = settings
         self._hooks = hooks
         self._patterns = Patterns()
+        self._reader = GroupReader()
         self._runtimes: dict[int, dict[str, _Runtime]] = {}
 
     # --- life ---------------------------------------------------------------------------------
@@ -148,12 +149,14 @@ class ModernGroups:
                 request = replace(request, member_id=str(self._ports.chance.uuid()))
             request = self._admitted(shard, request)
             term = shard.term
-            request = await self._look_at_classic(shard, request)
             for prepare in (self._resolve, self._look_ahead):
                 await prepare(shard, request)
                 if (verdict := shard.since(term)) is not GroupVerdict.OK:
                     return HeartbeatOutcome(verdict=verdict)
-            outcome = self._act(shard, request)
+            said = await self._read_classic(shard, request)
+            if (verdict := shard.since(term)) is not GroupVerdict.OK:
+                return HeartbeatOutcome(verdict=verdict)
+            outcome = self._act(shard, request, said)
         except Refused as refusal:
             return HeartbeatOutcome(verdict=refusal.verdict, message=str(refusal))
         except LedgerFailed:
@@ -177,7 +180,7 @@ class ModernGroups:
 
     async def _resolve(self, shard: Shard, request: HeartbeatRequest) -> None:
         """Find out what the group's patterns stand for, as long as topics keep changing."""
-        for _ in range(_RESOLVE_TRIES):
+        for _ in range(_TRIES):
             group = shard.table.modern.get(request.group_id)
             patterns, topics = patterns_needed(group, request), self._ports.image().topics
             if self._patterns.known(patterns, topics) is not None:
@@ -193,18 +196,23 @@ class ModernGroups:
         if matched is not None and looks.are_news(group, request, topics):
             await look_ahead(group, request, matched)
 
-    async def _look_at_classic(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatRequest:
-        """Judge what members of a classic group read, before the step in which it becomes another one (INV-NX5)."""
-        classic = shard.groups.get(request.group_id)
-        if classic is None or request.sight is None or request.member_epoch != 0:
-            return request
-        return replace(request, sight=await judged_sight(request.sight, names_said(classic)))
+    async def _read_classic(self, shard: Shard, request: HeartbeatRequest) -> Said | None:
+        """Read what the members of a classic group say, before the step in which it becomes another one (INV-NUG1)."""
+        for _ in range(_TRIES):
+            classic, topics = shard.groups.get(request.group_id), self._ports.image().topics
+            if classic is None or not classic.roster.members or request.member_epoch != 0:
+                return None
+            said = await self._reader.read(classic, topics, request.sight)
+            now = shard.groups.get(request.group_id)
+            if now is not None and said.is_said_in(now, self._ports.image().topics):
+                return said
+        return None
 
-    def _act(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
+    def _act(self, shard: Shard, request: HeartbeatRequest, said: Said | None) -> HeartbeatOutcome:
         """Judge and append, in one step; raises `Refused`, `LedgerFailed`."""
         group = shard.table.modern.get(request.group_id)
         if group is None:
-            return self._begin(shard, request)
+            return self._begin(shard, request, said)
         view = self._view(group, request, self._runtime(shard, group))
         if request.member_epoch < 0:
             return self._leave(shard, group, request, view)
@@ -214,7 +222,9 @@ class ModernGroups:
         self._heard(shard, group.group_id, request.member_id)
         return step.outcome
 
-    def _begin(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
+    def _begin(
+        self, shard: Shard, request: HeartbeatRequest, said: Said | None
+    ) -> HeartbeatOutcome:
         """Make a group with its first member, out of a classic one if there is one."""
         group_id = request.group_id
         check_begins(request)
@@ -225,7 +235,7 @@ class ModernGroups:
         if classic is not None:
             records.append((encode_group_key(GroupKey(group_id)), None))
             if classic.roster.members:
-                draft = upgrade(classic, view, request.sight)
+                draft = upgrade(classic, view, said)
         step = beat(
             draft.group, request, view,
             interval_ms=self._settings.consumer_heartbeat_interval_ms,
@@ -331,17 +341,17 @@ class ModernGroups:
     # --- members of the classic protocol ------------------------------------------------------
 
     async def classic_join(
-        self, shard: Shard, group_id: str, request: JoinRequest
+        self, shard: Shard, group_id: str, asked: JoinRequest
     ) -> JoinOutcome | None:
         """Let a classic member in; None if the group is a classic one, or none, by now."""
-        returns, term = bool(request.member_id), shard.term
-        if not returns:
-            prefix = request.instance_id or request.client_id
-            drawn = f"{prefix}-{self._ports.chance.uuid()}"
-            if request.must_know_member_id and request.instance_id is None:
-                return JoinOutcome(verdict=GroupVerdict.MEMBER_ID_REQUIRED, member_id=drawn)
-            request = replace(request, member_id=drawn)
-        request = await judged_ahead(request)
+        term, request = shard.term, asked
+        if not asked.member_id:
+            prefix = asked.instance_id or asked.client_id
+            request = replace(asked, member_id=f"{prefix}-{self._ports.chance.uuid()}")
+        refused = self._refused(shard.table.modern[group_id], asked, request.member_id)
+        if refused is not None:
+            return refused
+        request, read = await read_ahead(request)
         said = HeartbeatRequest(
             group_id=group_id, member_id=request.member_id, member_epoch=0, sight=request.sight
         )
@@ -352,7 +362,11 @@ class ModernGroups:
             group = shard.table.modern.get(group_id)
             if group is None:
                 return None
-            subscription = admit(group, request, returns=returns) if group.metadata else None
+            refused = self._refused(group, asked, request.member_id)
+            if refused is not None:
+                return refused
+            returns = bool(asked.member_id)
+            subscription = admit(group, request, read, returns=returns) if group.metadata else None
             if self._gave_way(shard, group, request.instance_id) or subscription is None:
                 return None
             view = self._view(group, said, self._runtime(shard, group))
@@ -362,6 +376,21 @@ class ModernGroups:
             return JoinOutcome(verdict=refusal.verdict, member_id=request.member_id)
         except LedgerFailed:
             return JoinOutcome(verdict=GroupVerdict.NOT_AVAILABLE, member_id=request.member_id)
+        return await self._joined(shard, group_id, request, outcome)
+
+    def _refused(self, group: ConsumerGroup, asked: JoinRequest, drawn: str) -> JoinOutcome | None:
+        """Refuse what a group without members, which gives way to a classic one, would not let in (INV-NB2); ask others to come with their id."""
+        if not group.metadata:
+            verdict = refuse_join(Group(group.group_id, self._settings), asked)
+            return None if verdict is None else JoinOutcome(verdict=verdict, member_id=asked.member_id)  # fmt: skip
+        if asked.must_know_member_id and not asked.member_id and asked.instance_id is None:
+            return JoinOutcome(verdict=GroupVerdict.MEMBER_ID_REQUIRED, member_id=drawn)
+        return None
+
+    async def _joined(
+        self, shard: Shard, group_id: str, request: JoinRequest, outcome: JoinOutcome
+    ) -> JoinOutcome:
+        """Time the member that joined, and answer it once that is durable."""
         sessions = self._heard(shard, group_id, outcome.member_id).sessions
         sync_ms = self._ports.clock.monotonic_ms() + max(request.rebalance_timeout_ms, 0)
         self._hooks.arm(group_id, sessions.joined(outcome.member_id, sync_ms))

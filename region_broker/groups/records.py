@@ -139,8 +139,13 @@ def _bytes(raw: bytes) -> bytes:
     return _I32.pack(len(raw)) + raw
 
 
+_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(0x80))
+
+
 def varint(number: int) -> bytes:
     """Return an unsigned varint (KIP-482)."""
+    if number <= 0x7F:  # nearly all: lengths of names
+        return _ONE_BYTE[number]
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -188,6 +193,10 @@ class Reader(FieldReader):
         return self.take(self.i32())
 
     def varint(self) -> int:
+        position = self._position
+        if position < len(self._raw) and self._raw[position] < 0x80:  # nearly all: lengths of names
+            self._position = position + 1
+            return self._raw[position]
         number = shift = 0
         while True:
             byte = self.take(1)[0]

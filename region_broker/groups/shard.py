@@ -80,7 +80,7 @@ class ShardHooks:
 
 @dataclass(slots=True)
 class Shard:
-    """One shard; `groups` holds those with members, a generation, or an invitation."""
+    """One shard; `groups` holds those with members, an invitation, or a record in the ledger."""
 
     index: int
     status: ShardStatus = ShardStatus.INACTIVE

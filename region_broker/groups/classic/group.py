@@ -22,18 +22,19 @@ from typing import Final
 from region_broker.groups.classic.answers import assigned, joined
 from region_broker.groups.classic.join_phase import JoinPhase
 from region_broker.groups.classic.judgements import (
+    fits_one_record,
     judge_commit,
     judge_leave,
     judge_sync,
     refuse_join,
 )
 from region_broker.groups.classic.membership import Member, Roster
+from region_broker.groups.classic.replacements import Replacements
 from region_broker.groups.classic.states import LEGAL, GroupState
 from region_broker.groups.messages import (
     AnswerJoin,
     AnswerSync,
     Effect,
-    JoinOutcome,
     JoinRequest,
     MemberIdentity,
     Store,
@@ -65,7 +66,7 @@ class Group:
     _sync_deadline_ms: int | None = None
     _unsynced: dict[str, None] = field(default_factory=dict)
     _storing: dict[int, tuple[int, dict[str, bytes]]] = field(default_factory=dict)
-    _storing_joins: dict[int, AnswerJoin] = field(default_factory=dict)
+    _replaced: Replacements = field(default_factory=Replacements)
     _next_ticket: int = 0
 
     # --- life ---------------------------------------------------------------------------------
@@ -93,10 +94,7 @@ class Group:
         for member in self.roster.members.values():
             effects += member.fail_join(verdict, member_id=member.member_id)
             effects += member.fail_sync(verdict)
-        for answer in self._storing_joins.values():
-            outcome = JoinOutcome(verdict=verdict, member_id=answer.outcome.member_id)
-            effects.append(AnswerJoin(answer.token, outcome))
-        self._storing_joins.clear()
+        effects += [_refused(answer, verdict) for answer in self._replaced.take_all()]
         self._storing.clear()
         self._phase = None
         self._sync_deadline_ms = None
@@ -175,13 +173,16 @@ class Group:
         fenced = GroupVerdict.FENCED_INSTANCE
         effects = old.fail_join(fenced, member_id=old_member_id)
         effects += old.fail_sync(fenced)
+        waiting = self._replaced.take(old_member_id)
+        effects += [] if waiting is None else [_refused(waiting, fenced)]
         member = self.roster.replace_static(instance_id, request.new_member_id)
         if old_member_id in self._unsynced:
             del self._unsynced[old_member_id]
             self._unsynced[member.member_id] = None
         member.update(request)
         member.session_deadline_ms = now_ms + member.session_timeout_ms
-        if self.state is not GroupState.STABLE or self.roster.vote() != self.protocol_name:
+        stays = self.state is GroupState.STABLE and self.roster.vote() == self.protocol_name
+        if not stays or not fits_one_record(self.roster, self.protocol_name):
             member.join_token = token
             return effects + self._rebalance(now_ms)
         skip = was_leader and request.may_skip_assignment
@@ -189,9 +190,27 @@ class Group:
         # for the leader: a stable group would not hand its assignment out (KAFKA-7728).
         shown = old_member_id if was_leader and not skip else self.roster.leader
         answer = joined(self, member, leader=shown, skip=skip)
+        self._replaced.add(AnswerJoin(token, answer))
+        return effects + self._store_replaced()
+
+    def _store_replaced(self) -> list[Effect]:
+        """Write those who came back, unless such a record is being written (INV-GSR1)."""
+        if not self._replaced.is_due:
+            return []
         ticket = self._take_ticket()
-        self._storing_joins[ticket] = AnswerJoin(token, answer)
-        return [*effects, Store(ticket, self.value())]
+        self._replaced.begin(ticket)
+        return [Store(ticket, self.value())]
+
+    def _join_waiting(self) -> list[Effect]:
+        """Let who still waits for such a record take part in the rebalance that begins (INV-GSR2)."""
+        effects: list[Effect] = []
+        for answer in self._replaced.take_waiting():
+            member = self.roster.members.get(answer.outcome.member_id)
+            if member is None or member.join_token is not None:
+                effects.append(_refused(answer, GroupVerdict.UNKNOWN_MEMBER))
+            else:
+                member.join_token = answer.token
+        return effects
 
     def _rejoin(self, request: JoinRequest, token: int, now_ms: int) -> list[Effect]:
         member = self.roster.members[request.member_id]
@@ -225,7 +244,7 @@ class Group:
         return effects + self._complete_join_if_all_here(now_ms)
 
     def _prepare(self, now_ms: int) -> list[Effect]:
-        effects: list[Effect] = []
+        effects = self._join_waiting()
         for member in self.roster.members.values():
             effects += member.fail_sync(GroupVerdict.REBALANCE_IN_PROGRESS)
             if self.state is GroupState.COMPLETING_REBALANCE:
@@ -330,9 +349,9 @@ class Group:
 
     def stored(self, ticket: int, *, now_ms: int) -> list[Effect]:
         """Go on after the record of `ticket` is durable; a ticket of the past is ignored."""
-        answer = self._storing_joins.pop(ticket, None)
-        if answer is not None:
-            return [answer]
+        replaced = self._replaced.stored(ticket)
+        if replaced:
+            return [*replaced, *self._store_replaced()]
         generation, assignments = self._storing.pop(ticket, (-1, {}))
         if self.state is not GroupState.COMPLETING_REBALANCE or generation != self.generation:
             return []
@@ -452,3 +471,8 @@ class Group:
     def _move(self, state: GroupState) -> None:
         assert state in LEGAL[self.state], (self.group_id, self.state, state)
         self.state = state
+
+
+def _refused(answer: AnswerJoin, verdict: GroupVerdict) -> AnswerJoin:
+    """Return the answer to the same join that it came to nothing."""
+    return AnswerJoin.refusing(answer.token, answer.outcome.member_id, verdict)

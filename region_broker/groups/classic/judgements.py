@@ -1,6 +1,8 @@
 """Who may join, sync, leave and commit in a classic group: verdicts on a request as the group is now; nothing is changed.
 
 INV-GJ2  what members bring is bounded in number and bytes, each alone and all together
+INV-GJ3  one record holds what is kept of a group, subscriptions and assignments, in GROUP_VALUE_BYTES_MAX: who would make it larger is refused, or
+         has the group rebalance, where that is judged anew
 A judgement only looks: whoever asks twice is told the same.
 
 After Kafka's GroupCoordinator / ClassicGroup; sizes are ours. Not here: what an accepted request does (`group`).
@@ -69,15 +71,15 @@ def refuse_join(group: GroupFacts, request: JoinRequest) -> GroupVerdict | None:
     replaced = request.member_id or group.roster.holder_of(request.instance_id)
     if not group.roster.supports(request.protocols, without=replaced):
         return GroupVerdict.INCONSISTENT_PROTOCOL
-    return _refuse_size(group.roster, request)
+    return _refuse_size(group.roster, request, replaced)
 
 
-def _refuse_size(roster: Roster, request: JoinRequest) -> GroupVerdict | None:
+def _refuse_size(roster: Roster, request: JoinRequest, replaced: str | None) -> GroupVerdict | None:
     brought_bytes = sum(len(raw) for _, raw in request.protocols)
     held_bytes = sum(
         len(raw)
         for member in roster.members.values()
-        if member.member_id != request.member_id
+        if member.member_id != replaced
         for _, raw in member.protocols
     )
     if (
@@ -105,10 +107,23 @@ def judge_sync(group: GroupFacts, request: SyncRequest) -> GroupVerdict:
         return GroupVerdict.INCONSISTENT_PROTOCOL
     if group.state is GroupState.PREPARING_REBALANCE:
         return GroupVerdict.REBALANCE_IN_PROGRESS
-    size_bytes = sum(len(raw) for _, raw in request.assignments)
-    if size_bytes > GROUP_VALUE_BYTES_MAX:
+    assigned_bytes = sum(len(raw) for _, raw in request.assignments)
+    if assigned_bytes and (
+        _subscribed_bytes(group.roster, group.protocol_name) + assigned_bytes
+        > GROUP_VALUE_BYTES_MAX
+    ):
         return GroupVerdict.REQUEST_TOO_LARGE
     return GroupVerdict.OK
+
+
+def fits_one_record(roster: Roster, protocol_name: str | None) -> bool:
+    """Return whether the group may be written as it is, with what its members have (INV-GJ3)."""
+    assigned_bytes = sum(len(member.assignment) for member in roster.members.values())
+    return _subscribed_bytes(roster, protocol_name) + assigned_bytes <= GROUP_VALUE_BYTES_MAX
+
+
+def _subscribed_bytes(roster: Roster, protocol_name: str | None) -> int:
+    return sum(len(member.metadata(protocol_name)) for member in roster.members.values())
 
 
 def judge_leave(group: GroupFacts, who: MemberIdentity) -> GroupVerdict:

@@ -14,31 +14,25 @@ when the group's epoch is not its own.
 
 To a classic member its epoch is the generation; nobody leads, since the coordinator assigns. What it
 has given up is what its subscription does not name as owned (KIP-848, "Online migration").
-Not here: waiting for durability and time (`modern_groups`), the classic group (`groups.classic`).
+Not here: how a group of the classic protocol becomes one of the new one (`upgrade`), waiting for durability and time (`modern_groups`), the classic
+group (`groups.classic`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from region_broker.groups.classic.group import Group
 from region_broker.groups.messages import (
     JoinOutcome,
     JoinRequest,
     MemberIdentity,
-    Sight,
     SyncOutcome,
     SyncRequest,
 )
-from region_broker.groups.modern.assignors.assignment import NOTHING, Partitions, frozen
+from region_broker.groups.modern.assignors.assignment import Partitions
 from region_broker.groups.modern.consumer_protocol import (
     PROTOCOL_TYPE,
-    MalformedProtocol,
     Subscription,
-    read_assignment,
-    read_subscription,
-    read_topic_names,
     version_said,
     write_assignment,
 )
@@ -52,22 +46,20 @@ from region_broker.groups.modern.heartbeat import (
 from region_broker.groups.modern.messages import HeartbeatRequest, Refused
 from region_broker.groups.modern.records import (
     ClassicMember,
-    Current,
-    GroupEpoch,
     MemberMetadata,
-    Target,
-    TargetEpoch,
 )
 from region_broker.groups.modern.sight import seen_names
 from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.modern.states import MemberState
-from region_broker.groups.modern.target import Change, Draft, TopicView, update_target, write_topics
+from region_broker.groups.modern.target import Change, Draft, TopicView, update_target
+from region_broker.groups.modern.upgrade import by_id
 from region_broker.groups.ports import Topic
-from region_broker.groups.records import GroupValue, MemberValue, ModernKind
+from region_broker.groups.records import GroupValue, MemberValue
 from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.limits import (
     GROUP_MEMBER_COUNT_MAX,
     GROUP_PROTOCOL_COUNT_MAX,
+    GROUP_VALUE_BYTES_MAX,
     MEMBER_ID_BYTES_MAX,
     MEMBER_METADATA_BYTES_MAX,
 )
@@ -78,27 +70,40 @@ Topics = Mapping[str, Topic]
 # --- joining and going on ---------------------------------------------------------------------------
 
 
-def admit(group: ConsumerGroup, request: JoinRequest, *, returns: bool) -> Subscription:
-    """Refuse who may not join, before anything is changed for it; return what it subscribes to.
+def admit(
+    group: ConsumerGroup, request: JoinRequest, subscription: Subscription | None, *, returns: bool
+) -> Subscription:
+    """Refuse who may not join, before anything is changed for it; return what it subscribes to: None, it cannot be read.
 
     `returns`: it came with a member id. A static one with the id of another life was replaced (KIP-345): would it be
     let in, two processes had one place. Without an id it is the newest life of its instance.
     """
     member_id = request.member_id
-    _check_size(request)
+    _check_size(group, request)
     if returns and request.instance_id is not None:
         check_instance(group, member_id, request.instance_id)
     if len(group.metadata) >= GROUP_MEMBER_COUNT_MAX and member_id not in group.metadata:
         raise Refused(V.GROUP_FULL, "The group is full.")
-    return _common_subscription(group, request)
+    _check_protocols(group, request)
+    if subscription is None:
+        raise Refused(V.INCONSISTENT_PROTOCOL, "The member's subscription cannot be read.")
+    return subscription
 
 
-def _check_size(request: JoinRequest) -> None:
+def _check_size(group: ConsumerGroup, request: JoinRequest) -> None:
     """Refuse what a classic group would not take (INV-NB5)."""
     brought_bytes = sum(len(raw) for _, raw in request.protocols)
+    replaced = (request.member_id, group.holder_of(request.instance_id))
+    held_bytes = sum(
+        len(raw)
+        for member_id, member in group.metadata.items()
+        if member.classic is not None and member_id not in replaced
+        for _, raw in member.classic.protocols
+    )
     if (
         len(request.protocols) > GROUP_PROTOCOL_COUNT_MAX
         or brought_bytes > MEMBER_METADATA_BYTES_MAX
+        or held_bytes + brought_bytes > GROUP_VALUE_BYTES_MAX
         or len(request.member_id.encode()) > MEMBER_ID_BYTES_MAX
     ):
         raise Refused(V.REQUEST_TOO_LARGE, "The member brings more than a group takes.")
@@ -116,7 +121,7 @@ def join(
     known = draft.group.metadata.get(member_id)
     put_member(draft, member_id, known, _joining(request, subscription), view)
     update_target(draft)
-    owned = _by_id(subscription.owned, view.topics)
+    owned = by_id(subscription.owned, view.topics)
     said = HeartbeatRequest(
         group_id=group.group_id, member_id=member_id, member_epoch=0, owned=owned
     )
@@ -143,20 +148,14 @@ def _joining(request: JoinRequest, subscription: Subscription) -> MemberMetadata
     )
 
 
-def _common_subscription(group: ConsumerGroup, request: JoinRequest) -> Subscription:
-    """Return what the member subscribes to; it must share a protocol with other classic members."""
+def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
+    """Refuse who shares no protocol with the other classic members."""
     offered = {name for name, _ in request.protocols}
     for member_id, member in group.metadata.items():
         if member.classic is not None and member_id != request.member_id:
             offered &= {name for name, _ in member.classic.protocols}
     if request.protocol_type != PROTOCOL_TYPE or not offered:
         raise Refused(V.INCONSISTENT_PROTOCOL, "The member's protocols are not supported.")
-    try:
-        return read_subscription(request.protocols[0][1])
-    except MalformedProtocol as error:
-        raise Refused(
-            V.INCONSISTENT_PROTOCOL, f"The member's subscription cannot be read: {error}."
-        ) from error
 
 
 def identify(group: ConsumerGroup, who: MemberIdentity) -> str:
@@ -211,9 +210,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, topics: Topics) -> SyncOutc
     behind = group.group_epoch > current.member_epoch
     if behind and current.state is not MemberState.UNREVOKED_PARTITIONS:
         raise Refused(V.REBALANCE_IN_PROGRESS, "The member shall rejoin to catch up.")
-    assignment = write_assignment(
-        read_subscription(raw).version, _by_name(current.assigned, topics)
-    )
+    assignment = write_assignment(version_said(raw), _by_name(current.assigned, topics))
     return SyncOutcome(
         verdict=V.OK, protocol_type=PROTOCOL_TYPE, protocol_name=name, assignment=assignment
     )
@@ -236,85 +233,12 @@ def leave(group: ConsumerGroup, leavers: Sequence[MemberIdentity]) -> tuple[list
     return verdicts, list(gone)
 
 
-def _by_id(partitions: Mapping[str, frozenset[int]], topics: Topics) -> Partitions:
-    """Return those that there are, by topic id: a member's leader may have given it whatever it liked (INV-NB6)."""
-    found = ((topics[name], held) for name, held in partitions.items() if name in topics)
-    return frozen(
-        {topic.topic_id: held.intersection(range(topic.partition_count)) for topic, held in found}
-    )
-
-
 def _by_name(partitions: Partitions, topics: Topics) -> dict[str, frozenset[int]]:
     names: dict[UUID, str] = {topic.topic_id: name for name, topic in topics.items()}
     return {names[topic_id]: held for topic_id, held in partitions.items() if topic_id in names}
 
 
 # --- changing the protocol --------------------------------------------------------------------------
-
-
-def names_said(classic: Group) -> Iterator[str]:
-    """Yield the topics that members of a classic group say that they read, or have; what cannot be read is left out."""
-    for member in classic.roster.members.values():
-        with suppress(MalformedProtocol):
-            yield from read_topic_names(member.protocols[0][1])
-            yield from read_assignment(member.assignment)
-
-
-def _check_seen(classic: Group, sight: Sight | None) -> None:
-    """Refuse who may not see all of them (INV-NX5)."""
-    if sight is not None and not all(map(sight.sees, set(names_said(classic)))):
-        raise Refused(
-            V.GROUP_NOT_FOUND,
-            f"Group {classic.group_id} cannot change its protocol: its members name topics that this client may not"
-            " describe. Let it describe them, or end those members first.",
-        )
-
-
-def upgrade(classic: Group, view: TopicView, sight: Sight | None) -> Draft:
-    """Return a classic group as one of the new protocol, its members with what they have.
-
-    `sight`: of who asks for that. Raises `Refused` if the group is not one of consumers, or names what that one may not see.
-    """
-    if classic.protocol_type != PROTOCOL_TYPE:
-        raise Refused(
-            V.GROUP_NOT_FOUND,
-            f"Group {classic.group_id} is not a consumer group: its members speak "
-            f"{classic.protocol_type}, not {PROTOCOL_TYPE}.",
-        )
-    _check_seen(classic, sight)
-    draft = Draft(ConsumerGroup(classic.group_id))
-    draft.put(ModernKind.GROUP_EPOCH, GroupEpoch(classic.generation))
-    for member in classic.roster.members.values():
-        try:
-            subscription = read_subscription(member.protocols[0][1])
-            assigned = _by_id(read_assignment(member.assignment), view.topics)
-        except MalformedProtocol as error:
-            raise Refused(
-                V.GROUP_NOT_FOUND,
-                f"Group {classic.group_id} cannot change its protocol: what member "
-                f"{member.member_id} says cannot be read ({error}).",
-            ) from error
-        metadata = MemberMetadata(
-            instance_id=member.instance_id,
-            rack_id=subscription.rack_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            topic_names=tuple(sorted(set(subscription.topic_names))),
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            classic=ClassicMember(member.session_timeout_ms, member.protocols),
-        )
-        draft.put(ModernKind.MEMBER, metadata, member.member_id)
-        draft.put(ModernKind.TARGET, Target(assigned), member.member_id)
-        current = Current(
-            member_epoch=classic.generation,
-            previous_epoch=classic.generation,
-            assigned=assigned,
-            revoking=NOTHING,
-        )
-        draft.put(ModernKind.CURRENT, current, member.member_id)
-    write_topics(draft, view)
-    draft.put(ModernKind.TARGET_EPOCH, TargetEpoch(classic.generation))
-    return draft
 
 
 def can_downgrade(group: ConsumerGroup, leaving: Iterable[str]) -> bool:

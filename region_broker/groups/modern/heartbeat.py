@@ -37,8 +37,8 @@ from region_broker.limits import (
     GROUP_MEMBER_COUNT_MAX,
     GROUP_NAME_BYTES_MAX,
     GROUP_PATTERNS_MAX,
+    GROUP_SUBSCRIPTION_BYTES_MAX,
     GROUP_TOPIC_NAMES_MAX,
-    GROUP_VALUE_BYTES_MAX,
     MEMBER_METADATA_BYTES_MAX,
     SUBSCRIBED_TOPICS_MAX,
 )
@@ -288,10 +288,10 @@ def _check_group_size(group: ConsumerGroup, member_id: str, member: MemberMetada
     members = (member, *others)
     size_bytes = sum(map(metadata_bytes, members))
     count = sum(len(each.topic_names) for each in members)
-    if size_bytes > GROUP_VALUE_BYTES_MAX or count > GROUP_TOPIC_NAMES_MAX:
+    if size_bytes > GROUP_SUBSCRIPTION_BYTES_MAX or count > GROUP_TOPIC_NAMES_MAX:
         raise Refused(
             V.REQUEST_TOO_LARGE,
-            f"The subscriptions of this group would have {size_bytes} bytes and name {count} topics, of {GROUP_VALUE_BYTES_MAX} "
+            f"The subscriptions of this group would have {size_bytes} bytes and name {count} topics, of {GROUP_SUBSCRIPTION_BYTES_MAX} "
             f"and {GROUP_TOPIC_NAMES_MAX} allowed; subscribe by a pattern, or use several groups.",
         )
 

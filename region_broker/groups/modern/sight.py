@@ -4,12 +4,10 @@ INV-NX3 what a member may not see it is not subscribed to: neither an assignment
          whether there is a topic of a name, or one that a pattern matches
 INV-NX4 a JoinGroup takes effect in the step in which it is taken up, as what comes behind it on its connection does (C7): what a member may see is
          asked only where that counts, in a group of the new protocol, and of many names alone a few at a time
-INV-NX5 a classic group becomes one of the new protocol only by who may see all topics that its members subscribe to, or have by what their leader says:
-         whether there is a topic of such a name showed in how the group was described. They are judged by name, there or not
 A member that speaks is looked at; of another one's pattern stands what that one saw. Members with one pattern share what it stands for: what one
 of them sees. Rights that come or go count with the member's next heartbeat, as topics do (INV-ND3).
 Source: Kafka 4.1, GroupMetadataManager.java `filterTopicDescribeAuthorizedTopics` (KAFKA-18813).
-Not here: what a pattern matches (`patterns`), who may see what (the handlers say).
+Not here: what a pattern matches (`patterns`), who may see what (the handlers say), what members of a classic group read (`upgrade`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,11 +17,12 @@ from region_broker.groups.messages import JoinRequest, Sight
 from region_broker.groups.modern.consumer_protocol import (
     PROTOCOL_TYPE,
     MalformedProtocol,
-    read_topic_names,
+    Subscription,
+    subscription_said,
 )
 from region_broker.groups.modern.messages import HeartbeatRequest
 from region_broker.groups.modern.state import ConsumerGroup
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.wire.cooperative_yield import CooperativeYield, run_yielding
 
 Topics = tuple[str, ...]
 
@@ -45,18 +44,24 @@ async def look_ahead(
         request.sight.sees(name)
 
 
-async def judged_ahead(request: JoinRequest) -> JoinRequest:
-    """Return a JoinGroup whose sight knows already of each topic that it subscribes to, judged a few at a time where they are many (INV-HAZ7)."""
-    if request.sight is None or request.protocol_type != PROTOCOL_TYPE or not request.protocols:
-        return request
+async def read_ahead(request: JoinRequest) -> tuple[JoinRequest, Subscription | None]:
+    """Return what a JoinGroup subscribes to, None if that cannot be read, and the request with a sight that knows already of each of these topics.
+
+    Both a few at a time, where they are many (INV-HAZ7, INV-NCP1).
+    """
+    yielding = CooperativeYield.of_a_write()
+    if request.protocol_type != PROTOCOL_TYPE or not request.protocols:
+        return request, None
     try:
-        names = read_topic_names(request.protocols[0][1])
+        said = await run_yielding(subscription_said(request.protocols[0][1], yielding))
     except MalformedProtocol:
-        return request  # whoever has to read it refuses it
-    return replace(request, sight=await judged_sight(request.sight, names))
+        return request, None
+    if request.sight is None:
+        return request, said
+    return replace(request, sight=await _judged_sight(request.sight, said.topic_names)), said
 
 
-async def judged_sight(sight: Sight, names: Iterable[str]) -> Sight:
+async def _judged_sight(sight: Sight, names: Iterable[str]) -> Sight:
     """Return a sight that knows already of these topics."""
     yielding, judged = CooperativeYield.of_a_write(), dict[str, bool]()
     for name in dict.fromkeys(names):

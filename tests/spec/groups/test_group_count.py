@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from idempotency import fencing
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId
 from region_broker.groups import coordinator
 from region_broker.groups.messages import CommitRequest, JoinOutcome, MemberIdentity, OffsetToCommit
@@ -86,6 +87,33 @@ async def test_INV_GN2_groups_that_went_make_room() -> None:
         await fixture.clock.advance(8 * DAY_MS)
         await fixture.groups.expire_offsets()
         assert (await fixture.groups.commit_offsets(commit("g3"))).verdict is V.OK
+
+
+@pytest.mark.parametrize("how", ["refused", "invited", "offsets expire"])
+async def test_INV_GL2_a_group_that_came_to_nothing_makes_room_after_a_takeover_too(
+    how: str,
+) -> None:
+    """Groups begin at a generation above 0 then, which was taken for a record in the ledger: they counted until a restart."""
+    fixture = Fixture(group_count_max=1)
+    async with running(fixture):
+        await fixture.groups.load(region_epoch=fencing.region_epoch(2, 0))
+        if how == "refused":
+            refused = await fixture.groups.join("g0", join_request(protocols=()))
+            assert refused.verdict is V.INCONSISTENT_PROTOCOL
+        elif how == "invited":
+            asked = await fixture.groups.join("g0", join_request(must_know_member_id=True))
+            assert asked.verdict is V.MEMBER_ID_REQUIRED
+            await fixture.clock.advance(10_000)
+        else:
+            await fixture.groups.commit_offsets(commit("g0"))
+            await fixture.groups.join("g0", join_request(protocols=()))
+            await fixture.clock.advance(8 * DAY_MS)
+            await fixture.groups.expire_offsets()
+        await fixture.clock.advance(1_000)
+        assert sum(shard.group_count() for shard in fixture.groups.shards) == 0
+        joined = await stable_member(fixture, "g1")
+        assert joined.generation > 1, "as after a takeover"
+        fixture.assert_live_is_replay()
 
 
 async def test_INV_GN3_no_new_group_has_an_id_of_any_length() -> None:

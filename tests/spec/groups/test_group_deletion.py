@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from idempotency.identity import NO_LEADER_EPOCH, ProducerEpoch, ProducerId
+from idempotency.pieces import drained
 from region_broker.groups.deletion import judge_deletion, subscription_topics
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.modern.messages import HeartbeatRequest
@@ -23,6 +24,7 @@ from region_broker.groups.ports import TxnProducer
 from region_broker.groups.shard import Shard
 from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.limits import YIELD_ROWS
+from region_broker.wire.cooperative_yield import CooperativeYield
 from tests.fixtures.kafka_port import wire_fixture
 from tests.unit.region_broker.groups.fakes import (
     Fixture,
@@ -173,7 +175,7 @@ async def test_KIP496_offsets_that_members_read_stay(
     ],
 )
 def test_subscriptions_are_read_whatever_a_member_sends(data: bytes, topics: Any) -> None:
-    assert subscription_topics(data) == topics
+    assert drained(subscription_topics(data, CooperativeYield())) == topics
 
 
 @pytest.mark.parametrize("version", range(3))

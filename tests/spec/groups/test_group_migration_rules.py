@@ -6,10 +6,13 @@ What members say is written by hand, after ConsumerProtocolSubscription and Cons
 import asyncio
 import struct
 import threading
+from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from idempotency.pieces import drained
 from region_broker.groups.messages import (
     CommitRequest,
     JoinOutcome,
@@ -20,14 +23,16 @@ from region_broker.groups.messages import (
 )
 from region_broker.groups.modern.consumer_protocol import (
     MalformedProtocol,
-    read_assignment,
-    read_subscription,
-    read_topic_names,
+    Subscription,
+    assignment_said,
+    subscription_said,
+    topic_names_said,
 )
 from region_broker.groups.modern.messages import ModernMemberDescription
 from region_broker.groups.modern.patterns import resolver
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict as V
+from region_broker.wire.cooperative_yield import CooperativeYield
 from tests.spec.groups.test_consumer_group_rules import (
     SESSION_MS,
     Told,
@@ -39,6 +44,18 @@ from tests.spec.groups.test_consumer_group_rules import (
 from tests.unit.region_broker.groups.fakes import Fixture, join_request, running, settle, tp
 
 NOBODY: dict[str, tuple[int, ...]] = {}
+
+
+def read_subscription(raw: bytes) -> Subscription:
+    return drained(subscription_said(raw, CooperativeYield()))
+
+
+def read_assignment(raw: bytes) -> Mapping[str, frozenset[int]]:
+    return drained(assignment_said(raw, CooperativeYield()))
+
+
+def read_topic_names(raw: bytes) -> tuple[str, ...]:
+    return drained(topic_names_said(raw, CooperativeYield()))
 
 
 def named(name: str) -> bytes:
@@ -322,6 +339,70 @@ async def test_INV_NB2_a_join_that_is_refused_does_not_change_the_groups_protoco
         assert members(fixture) == before
 
 
+@pytest.mark.parametrize(
+    ("request_of", "verdict"),
+    [
+        ({"protocols": ()}, V.INCONSISTENT_PROTOCOL),
+        ({"protocol_type": ""}, V.INCONSISTENT_PROTOCOL),
+        ({"member_id": "X"}, V.UNKNOWN_MEMBER),
+        ({"member_id": "X", "instance_id": "i"}, V.UNKNOWN_MEMBER),
+        ({"protocols": (("range", bytes((1 << 20) + 1)),)}, V.REQUEST_TOO_LARGE),
+    ],
+)
+async def test_INV_NB2_a_join_that_is_refused_does_not_change_a_group_without_members(
+    request_of: dict[str, Any], verdict: V
+) -> None:
+    """It was made a classic group, for nobody."""
+    fixture, _ = fixture_of()
+    asked = join_request(**{"protocols": (("range", subscription()),), **request_of})
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        await beat(fixture, "B", -1)
+        refused = await fixture.groups.join("g", asked)
+        assert refused.verdict is verdict
+        assert state(fixture) == "Empty"
+        fixture.assert_live_is_replay()
+
+
+@pytest.mark.parametrize(
+    ("member_id", "verdict"), [("X", V.UNKNOWN_MEMBER), ("", V.MEMBER_ID_REQUIRED)]
+)
+async def test_INV_NB2_a_join_is_judged_by_who_is_there_once_it_was_read(
+    member_id: str, verdict: V
+) -> None:
+    """X would be let in beside another member, and who brings no id into a group without: the one goes, or comes, while what is said is read."""
+    fixture, _ = fixture_of()
+    names = b"".join(named(f"{number}") for number in range(5_000))
+    many = struct.pack(">hi", 0, 5_000) + names + struct.pack(">i", -1)
+    asked = join_request(member_id, protocols=(("range", many),), must_know_member_id=True)
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        if not member_id:
+            await beat(fixture, "B", -1)
+        joining = asyncio.ensure_future(fixture.groups.join("g", asked))  # noqa: TID251
+        await asyncio.sleep(0)
+        assert not joining.done()
+        await beat(fixture, "B", -1 if member_id else 0)
+        assert (await joining).verdict is verdict
+        assert [each.member_id for each in members(fixture)] == ([] if member_id else ["B"])
+        assert fixture.groups.describe_modern("g").verdict is V.OK
+        fixture.assert_live_is_replay()
+
+
+async def test_KIP394_who_joins_a_group_without_members_is_given_an_id_that_counts() -> None:
+    """An id that nobody remembers would be refused, and another one asked for, without end."""
+    fixture, _ = fixture_of()
+    offered = (("range", subscription()),)
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        await beat(fixture, "B", -1)
+        asked = await fixture.groups.join("g", join_request(protocols=offered, must_know_member_id=True))  # fmt: skip
+        assert asked.verdict is V.MEMBER_ID_REQUIRED
+        told = await fixture.groups.join("g", join_request(asked.member_id, protocols=offered))
+        assert (told.verdict, told.leader) == (V.OK, asked.member_id)
+        fixture.assert_live_is_replay()
+
+
 async def test_INV_NC1_what_a_member_had_not_given_back_is_not_free_while_its_next_life_has_it() -> (
     None
 ):
@@ -513,6 +594,26 @@ async def test_INV_NB5_a_classic_member_brings_no_more_than_a_classic_group_take
         assert len(members(fixture)) == 2
 
 
+@pytest.mark.parametrize("instance_id", [None, "i"])
+async def test_INV_NB5_classic_members_bring_no_more_together_than_a_classic_group_takes(
+    instance_id: str | None,
+) -> None:
+    """The group may become a classic one, which its members could then not join again. A static one that comes back brings its part anew."""
+    fixture, _ = fixture_of()
+    first = ("cooperative-sticky", subscription())
+    brought = (first, ("range", bytes((1 << 20) - len(first[1]))))
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        for each in ("1", instance_id):
+            asked = join_request(protocols=brought, instance_id=each)
+            assert (await fixture.groups.join("g", asked)).verdict is V.OK
+        back = await fixture.groups.join("g", join_request(protocols=brought, instance_id="1"))
+        assert back.verdict is V.OK
+        refused = await fixture.groups.join("g", join_request(protocols=(first,)))
+        assert refused.verdict is V.REQUEST_TOO_LARGE
+        assert len(members(fixture)) == 3
+
+
 async def test_KIP848_a_restart_keeps_members_of_both() -> None:
     fixture, _ = fixture_of()
     async with running(fixture):
@@ -577,6 +678,29 @@ async def test_INV_NB6_partitions_that_there_are_not_are_nobodys() -> None:
         assert {part for part, who in held.items() if who == joined.member_id} == {0}
         targets = [each.target[orders] for each in members(fixture)]
         assert sorted(part for target in targets for part in target) == [0, 1, 2, 3]
+
+
+async def test_INV_NUG3_a_partition_that_a_classic_leader_gave_to_all_is_the_first_ones() -> None:
+    """Each kept it, as the uniform assignor leaves what members have, and so another partition was nobody's for as long as they stayed."""
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        first = await join(fixture)
+        joining = asyncio.ensure_future(join(fixture))  # noqa: TID251
+        await settle()
+        first = await join(fixture, first.member_id)
+        second = await joining
+        given = {first.member_id: assignment(0, 1), second.member_id: assignment(1, 0, 2)}
+        await sync(fixture, first, given)
+        assert (await beat(fixture, "B", 0)).verdict is V.OK
+        held = {each.member_id: each.assigned for each in members(fixture)}
+        assert held == {
+            first.member_id: {orders: frozenset({0, 1})},
+            second.member_id: {orders: frozenset({2})},
+            "B": {orders: frozenset({3})},
+        }
+        targets = [each.target[orders] for each in members(fixture)]
+        assert sorted(part for target in targets for part in target) == [0, 1, 2, 3]
+        fixture.assert_live_is_replay()
 
 
 def test_INV_NN1_a_subscription_names_a_bounded_number_of_topics() -> None:

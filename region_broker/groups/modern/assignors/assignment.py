@@ -6,10 +6,9 @@ Not here: the assignors (`range_assignor`, `uniform_assignor`), who asks them (`
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 from uuid import UUID
 
-Key = TypeVar("Key")
 Partitions: TypeAlias = Mapping[UUID, frozenset[int]]
 """Partitions by topic id; a topic without partitions is absent."""
 
@@ -50,14 +49,6 @@ def frozen(partitions: Mapping[UUID, Iterable[int]]) -> Partitions:
         for topic_id in sorted(partitions)
         if partitions[topic_id]
     }
-
-
-def merged(rows: Iterable[tuple[Key, Iterable[int]]]) -> dict[Key, frozenset[int]]:
-    """Return the partitions of each topic, all that its rows name: an array may have several of one topic."""
-    found: dict[Key, set[int]] = {}
-    for key, partitions in rows:  # of one topic there may be 100,000: none is copied for the next
-        found.setdefault(key, set()).update(partitions)
-    return {key: frozenset(each) for key, each in found.items()}
 
 
 def partition_count(partitions: Partitions) -> int:

@@ -1,6 +1,6 @@
 """The `uniform` assignor: members get equally many partitions and keep what they have.
 
-INV-NU1  every partition of a subscribed topic has exactly one owner, a subscriber of the topic
+INV-NU1  every partition of a subscribed topic has exactly one owner, a subscriber of the topic, also where several have it
 INV-NU2  with equal subscriptions, two members differ by at most one partition
 INV-NU3  with equal subscriptions, no partition moves unless its owner is left with its fair share
 INV-NU4  with unequal subscriptions, no move of one partition would make two subscribers of its
@@ -48,11 +48,12 @@ def _assign_equal(question: AssignmentQuestion) -> dict[str, dict[UUID, set[int]
     topics = sorted(question.members[order[0]].topics)
     total = sum(question.partition_counts[topic_id] for topic_id in topics)
     share, extra = divmod(total, len(order))
-    kept = {
-        member_id: owned[member_id][: share + (1 if place < extra else 0)]
-        for place, member_id in enumerate(order)
-    }
-    taken = {each for own in kept.values() for each in own}
+    kept: dict[str, list[tuple[UUID, int]]] = {}
+    taken: set[tuple[UUID, int]] = set()
+    for place, member_id in enumerate(order):
+        own = [each for each in owned[member_id] if each not in taken]
+        kept[member_id] = own[: share + (1 if place < extra else 0)]
+        taken.update(kept[member_id])
     free = iter(
         (topic_id, partition)
         for topic_id in topics

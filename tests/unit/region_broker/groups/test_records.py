@@ -5,7 +5,8 @@ from uuid import UUID
 import pytest
 
 from idempotency.identity import LeaderEpoch
-from region_broker.groups.modern.consumer_protocol import MalformedProtocol, read_topic_names
+from idempotency.pieces import drained
+from region_broker.groups.modern.consumer_protocol import MalformedProtocol, topic_names_said
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,
@@ -23,6 +24,7 @@ from region_broker.groups.records import (
     encode_offset_value,
     varint,
 )
+from region_broker.wire.cooperative_yield import CooperativeYield
 from tests.unit.region_broker.groups.fakes import tp
 
 MEMBER = MemberValue("m-1", "inst", "cl", "/h", 60_000, 10_000, b"sub", b"asg")
@@ -118,7 +120,7 @@ def test_KIP482_an_unsigned_varint_has_seven_bits_a_byte_and_no_byte_too_many(
 def test_a_size_that_leads_back_or_beyond_the_end_is_refused(size: bytes) -> None:
     """A subscription is a client's bytes: one that leads back would be read for ever."""
     with pytest.raises(MalformedProtocol):
-        read_topic_names(b"\x00\x00" + b"\x00\x00\x00\x01" + size)
+        drained(topic_names_said(b"\x00\x00" + b"\x00\x00\x00\x01" + size, CooperativeYield()))
 
 
 def test_a_reader_never_goes_back() -> None:

@@ -5,9 +5,7 @@ UniformHeterogeneousAssignmentBuilderTest (group-coordinator of Kafka 4.0). Wher
 the order of a hash set of topic ids, the counts are compared instead.
 """
 
-import sys
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +15,6 @@ from region_broker.groups.modern.assignors.assignment import (
     AssignmentQuestion,
     Assignor,
     Subscriber,
-    merged,
 )
 from region_broker.groups.modern.assignors.range_assignor import assign_range
 from region_broker.groups.modern.assignors.uniform_assignor import assign_uniform
@@ -240,25 +237,21 @@ def test_uniform_forgets_partitions_that_the_topic_does_not_have() -> None:
     assert assigned(assign_uniform, question({T1: 2}, members)) == {"A": {T1: {0}}, "B": {T1: {1}}}
 
 
+@pytest.mark.parametrize("others", [{T1}, {T1, T2}])
+def test_INV_NU1_a_partition_that_several_members_have_is_left_to_one_of_them(
+    others: set[UUID],
+) -> None:
+    """Both kept it, and another one was nobody's for as long as they stayed. With equal subscriptions, and with others."""
+    members: dict[str, tuple[set[UUID], Owned]] = {
+        "A": ({T1}, {T1: {0}}),
+        "B": ({T1}, {T1: {0}}),
+        "C": (others, {}),
+    }
+    given = assigned(assign_uniform, question({T1: 2, T2: 1}, members))
+    held = sorted(each for own in given.values() for each in own.get(T1, set()))
+    assert held == [0, 1]
+
+
 def test_uniform_forgets_partitions_below_the_first_one() -> None:
     asked = question({T1: 2}, {"A": ({T1}, {T1: {-1, 0}})})
     assert assigned(assign_uniform, asked) == {"A": {T1: {0, 1}}}
-
-
-def test_rows_of_one_topic_are_not_copied_for_each_other() -> None:
-    """A heartbeat may name one topic 100,000 times, a partition each: the event loop was held for a minute."""
-    copied = 0
-
-    def note(_frame: FrameType, event: str, called: Any) -> None:
-        nonlocal copied
-        if event == "c_call" and called.__name__ in {"union", "copy"}:
-            copied += len(called.__self__)
-
-    rows = [("orders", (number,)) for number in range(1_000)]
-    sys.setprofile(note)
-    try:
-        found = merged(rows)
-    finally:
-        sys.setprofile(None)
-    assert found == {"orders": frozenset(range(1_000))}
-    assert copied <= 1_000
