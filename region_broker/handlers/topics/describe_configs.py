@@ -157,6 +157,7 @@ def _topic_row(known: TopicConfig, configs: dict[str, str]) -> dict[str, Any]:
     synonyms: list[Fields] = []
     value = configs.get(known.name)
     if value is not None:
+        value = known.normal(value)  # an older version kept it as it came (INV-CT4)
         synonyms.append({"name": known.name, "value": value, "source": _SOURCE_TOPIC})
     common = BROKER_NAMES.get(known.name)
     if common is not None:

@@ -304,3 +304,69 @@ async def test_KIP1142_resources_with_configs_are_listed(tmp_path: Path) -> None
         assert await listed(16) == (NONE, [])
         assert await listed(99) == (UNSUPPORTED, [])
         assert (await client.call(74, 0, {})).config_resources == ()
+
+
+LONG_FIVE = " " * 3_000_000 + "5"
+
+
+async def test_INV_CT4_no_value_is_kept_that_is_longer_than_any_that_means_something(
+    tmp_path: Path,
+) -> None:
+    """What is kept of a topic is kept of ten thousand deleted ones, too, and told each mirror in one answer."""
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
+        set_it = await change(client, resource("t", op(SET, "retention.ms", LONG_FIVE)))
+        replaced = await replace(
+            client, resource("t", {"name": "retention.ms", "value": LONG_FIVE})
+        )
+        for (row,) in (set_it, replaced):
+            assert row.error_code == INVALID_CONFIG
+            assert "has 3000001 characters" in row.error_message
+        assert set_configs(fixture) == {}
+        made = await created(client, "long", {"retention.ms": LONG_FIVE})
+        assert (made.error_code, "long" in fixture.services.metadata.image.topics) == (
+            INVALID_CONFIG,
+            False,
+        )
+
+
+async def created(client: RawClient, name: str, configs: dict[str, str]) -> Any:
+    rows = [{"name": key, "value": value} for key, value in configs.items()]
+    asked = {
+        "name": name,
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "assignments": (),
+        "configs": rows,
+    }
+    answer = await client.call(
+        19, 7, {"topics": [asked], "timeout_ms": 5_000, "validate_only": False}
+    )
+    return answer.topics[0]
+
+
+async def test_INV_CT4_configs_are_kept_and_told_as_kafka_tells_them(tmp_path: Path) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
+        made = await created(client, "t", {"retention.ms": "  0005", "compression.type": " gzip "})
+        assert made.error_code == NONE
+        assert {row.value for row in made.configs if row.name == "retention.ms"} == {"5"}
+        await change(client, resource("t", op(SET, "min.cleanable.dirty.ratio", " .50")))
+        kept = {"retention.ms": "5", "compression.type": "gzip", "min.cleanable.dirty.ratio": "0.5"}
+        assert set_configs(fixture) == kept
+        assert (await described(client))["retention.ms"].value == "5"
+
+
+async def test_INV_CT4_what_an_older_version_kept_is_changed_with_the_next_change(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.services.metadata.create_topic("t", 1, {"retention.ms": LONG_FIVE})
+        client = await fixture.connect()
+        assert (await described(client))["retention.ms"].value == "5"
+        (row,) = await change(client, resource("t", op(SET, "segment.ms", "7")))
+        assert (row.error_code, set_configs(fixture)) == (
+            NONE,
+            {"retention.ms": "5", "segment.ms": "7"},
+        )
