@@ -21,7 +21,7 @@ from region_broker.controller.config_changes import (
 )
 from region_broker.controller.feature_levels import SEALS_SINCE_LEVEL
 from region_broker.controller.image_database import MetadataUnwritable
-from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import MIN_IN_SYNC, config_problem, normal
 from region_broker.controller.topic_names import name_problem
@@ -29,7 +29,12 @@ from region_broker.handlers.dispatch.authorizing import ERROR_OF, may
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.handlers.topics.broker_configs import change_broker
-from region_broker.handlers.topics.config_orders import NewConfigs, Refused, ResourceType
+from region_broker.handlers.topics.config_orders import (
+    NewConfigs,
+    Refused,
+    ResourceType,
+    check_may_ask_again,
+)
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import ADMIN_ITEMS_MAX, CHANGE_ATTEMPTS
 from region_broker.log.log_config import ENCRYPTION_KEY
@@ -175,8 +180,7 @@ async def _change_topic(
         try:
             await services.metadata.change_configs(name, configs, topic.configs)
         except CommandRefused as refused:
-            if refused.code == NOT_ACTING:
-                raise Refused(ErrorCode.not_controller, refused.reason) from refused
+            check_may_ask_again(refused)
             continue  # another change or a deletion came between: look again
         return
     raise Refused(

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from region_broker.controller import metadata_store
+from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.log.log_config import FlushPolicy
 from region_broker.records.batches import Record, build_batch
@@ -370,3 +372,30 @@ async def test_INV_CT4_what_an_older_version_kept_is_changed_with_the_next_chang
             NONE,
             {"retention.ms": "5", "segment.ms": "7"},
         )
+
+
+async def test_INV_M23_a_change_that_has_no_room_in_the_log_of_the_metadata_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change names what is there, which an older version kept as it came; in a region of several nodes an entry has 4 MiB."""
+    monkeypatch.setattr(metadata_store, "_SETTINGS", RaftSettings())
+    old = {"retention.ms": " " * (RaftSettings().payload_bytes_max - 500) + "5"}
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.services.metadata.create_topic("t", 1, old)
+        client = await fixture.connect()
+        new = {f"compression.{codec}.level": "1" for codec in ("gzip", "lz4", "zstd")}
+        keys = [
+            key
+            for key in TOPIC_CONFIGS
+            if TOPIC_CONFIGS[key].low == 0 and TOPIC_CONFIGS[key].type == 5
+        ]
+        values = {
+            **new,
+            **dict.fromkeys(keys, "9" * 18),
+            "file.delete.delay.ms": "60000",
+            "segment.jitter.ms": "0",
+        }
+        values |= {"local.retention.ms": "-2", "local.retention.bytes": "-2"}
+        (row,) = await change(client, resource("t", *(op(SET, *each) for each in values.items())))
+        assert (row.error_code, "one change of the metadata" in row.error_message) == (POLICY, True)
+        assert set_configs(fixture) == old

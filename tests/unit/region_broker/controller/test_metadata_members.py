@@ -87,6 +87,35 @@ async def test_a_refusal_reaches_who_asked() -> None:
 
 
 @simulated
+async def test_INV_M23_what_an_entry_has_no_room_for_is_refused_before_anything_waits() -> None:
+    """1. A node asks for more than the leader of the quorum takes. 2. It was asked for ten seconds again and again, and elections of that node
+    waited behind it; beyond 8 MiB it was no message, and the node ended.
+    """
+    bus = Bus()
+    nodes = await three_nodes(bus)
+    loop = asyncio.get_running_loop()
+    fits = RaftSettings().payload_bytes_max - 1_000
+    for at, node in enumerate(nodes):
+        await until(lambda node=node: node.store.group.leader == nodes[0].member)  # type: ignore[misc]
+        for more_bytes in (2_000, 2 * fits):
+            sent: list[Message] = []
+            bus.watch = lambda _sender, _target, message, sent=sent: sent.append(message)  # type: ignore[misc]
+            began = loop.time()
+            with pytest.raises(CommandRefused, match="bytes, and one change") as refused:
+                await node.store.apply(named(at, fits + more_bytes))
+            assert (refused.value.code, loop.time()) == ("command-too-large", began)
+            assert not [message for message in sent if isinstance(message, PassedOn)]
+        bus.watch = lambda _sender, _target, _message: None
+        await node.store.apply(named(at, fits))
+
+
+def named(number: int, length: int) -> CreateTopic:
+    """Make a topic whose name is as long as no client's."""
+    name = f"{number}" + "n" * length
+    return CreateTopic(TopicImage(topic_id=UUID(int=number), name=name, partition_count=1))
+
+
+@simulated
 async def test_INV_M14_a_wish_that_is_in_the_log_twice_takes_effect_once() -> None:
     """A command that is passed on again, as it was not settled in time, changes nothing the second time."""
     bus = Bus()
