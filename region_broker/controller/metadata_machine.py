@@ -33,7 +33,10 @@ from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_tables import LogPosition
 from region_broker.controller.raft.entries import Entry, EntryKind, Member
+from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.refusals import COMMAND_TOO_LARGE
+from region_broker.limits import KIB
+from region_broker.security.access import ACCESS_BYTES_MAX
 
 KNOWN_WISHES_MAX: Final = 1_000
 WISH_BYTES: Final = 128
@@ -49,6 +52,7 @@ _KIND: Final = "$.command.type"
 """Where msgspec finds fault with a command that it has no type for."""
 
 _log: Final = logging.getLogger("tidemark.metadata")
+assert RaftSettings().payload_bytes_max >= ACCESS_BYTES_MAX + KIB + WISH_BYTES, "INV-SAC5"
 
 
 class Wish(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -27,6 +27,7 @@ Not here: the mirror's side (`region_link`, `geo_replicator.link`).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -77,9 +78,10 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import MetadataSide
-from region_broker.security.access import NO_ACCESS, Access
+from region_broker.security.access import ACCESS_BYTES_MAX, NO_ACCESS, Access, bytes_in
 from region_broker.wire.cooperative_yield import CooperativeYield
 
+_log: Final = logging.getLogger("tidemark.mirror")
 LOG_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 10_000
@@ -119,6 +121,7 @@ class PrimarySide:
         self._fetching: WeakKeyDictionary[PeerSession, _FetchSession] = WeakKeyDictionary()
         self._told_access: WeakKeyDictionary[PeerSession, Access] = WeakKeyDictionary()
         """What each session was told of access with its topics."""
+        self._measured: Access = NO_ACCESS
         self.reports: dict[str, MirrorReport] = {}
         self.lags = MirrorLags(clock.monotonic_ms())
         self._history = ShownHistory(partitions)
@@ -254,8 +257,20 @@ class PrimarySide:
             for topic in image.topics.values()
             if topic.domain == DEFAULT_DOMAIN
         )
+        self._warn_of_size(image.access)
         self._told_access[session] = image.access
         return TopicRegistry(metadata_version=image.version, topics=topics, access=image.access)
+
+    def _warn_of_size(self, access: Access) -> None:
+        """Say once of what an older version took that not every mirror can take it over (INV-SAC5)."""
+        if access is not self._measured and bytes_in(access) > ACCESS_BYTES_MAX:
+            _log.warning(
+                "users, ACLs, quotas and tokens have %d bytes: a mirror region of several nodes takes over %d at most, and is not followed"
+                " beyond that. Remove some.",
+                bytes_in(access),
+                ACCESS_BYTES_MAX,
+            )
+        self._measured = access
 
     async def _check_logs(
         self, session: PeerSession, message: CheckLogs, _attachment: memoryview

@@ -6,8 +6,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
+from region_broker.controller.access_commands import FollowAccess
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.membership_keeping import next_step
 from region_broker.controller.metadata_commands import CommandRefused, CreateTopic, DeleteTopic
@@ -15,6 +17,16 @@ from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.raft.effects import Message, PassedOn, SnapshotRequest
 from region_broker.controller.raft.entries import Member, Membership
 from region_broker.controller.raft.settings import RaftSettings
+from region_broker.security.access import (
+    ACCESS_BYTES_MAX,
+    Access,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    bytes_in,
+)
 from tests.fixtures.metadata_members import Node, leader_among, three_nodes
 from tests.fixtures.raft_groups import Bus, member, until
 from tests.simulation.simulated_loop import run_simulated
@@ -107,6 +119,19 @@ async def test_INV_M23_what_an_entry_has_no_room_for_is_refused_before_anything_
             assert not [message for message in sent if isinstance(message, PassedOn)]
         bus.watch = lambda _sender, _target, _message: None
         await node.store.apply(named(at, fits))
+
+
+@simulated
+async def test_INV_SAC5_a_region_of_several_nodes_takes_over_all_that_clients_make() -> None:
+    nodes = await three_nodes(Bus())
+    rule = Acl(ResourceType.TOPIC, PatternType.LITERAL, "", "User:a", "*", Operation.READ, Permission.ALLOW)  # fmt: skip
+    each_bytes = 10_000
+    acls = tuple(msgspec.structs.replace(rule, name=f"{at:04}" + "n" * (each_bytes - 50)) for at in range(ACCESS_BYTES_MAX // each_bytes))  # fmt: skip
+    access = Access(number=1, acls=acls)
+    assert bytes_in(access) > 0.99 * ACCESS_BYTES_MAX
+    for at, node in enumerate(nodes):
+        image = await node.store.apply(FollowAccess(msgspec.structs.replace(access, number=at)))
+        assert image.access.acls == acls
 
 
 def named(number: int, length: int) -> CreateTopic:
