@@ -280,6 +280,12 @@ def normal(configs: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def told_to_mirror(configs: Mapping[str, str]) -> dict[str, str]:
+    """Return configs as a mirror is told them: as they are, but what a version before INV-CT4 kept in megabytes."""
+    is_long = any(len(value) > TOPIC_CONFIG_CHARS_MAX for value in configs.values())
+    return normal(configs) if is_long else dict(configs)
+
+
 def told_by_primary(configs: Mapping[str, str]) -> dict[str, str]:
     """Return the configs that another region tells of, as they are kept; ValueError where no version keeps such ones.
 

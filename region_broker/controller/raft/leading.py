@@ -6,7 +6,8 @@ INV-RFD3  a membership is proposed when the one before it and an entry of this t
           Ongaro's correction of 2015)
 INV-RFD4  a leader that has not heard a majority of the voters for an election timeout leads no more (thesis 6.2)
 INV-RFD5  an entry that is larger than a message is never sent: whoever lacks it gets the snapshot that it is in, as soon as there is one. Only
-          the log of a member that was alone has such entries, all of them committed
+          the log of a member that was alone has such entries, all of them committed, and a snapshot is due behind each; a disk may have had no
+          room for it
 
 Requests leave before this leader's own disk has the entries (thesis 10.2.1): the count of its own copy stands behind the
 `Persist` in the order of effects.

@@ -43,6 +43,7 @@ from idempotency.record_batch import Buffer, iter_headers
 from region_broker.controller.access_commands import FollowAccess
 from region_broker.controller.feature_levels import NOT_SUPPORTED, SEALS_SINCE_LEVEL, since_type
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
+from region_broker.controller.topic_configs import told_to_mirror
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.log.log_config import ENCRYPTION_KEY
 from region_broker.partitions.partition import Partition
@@ -252,7 +253,7 @@ class PrimarySide:
                 partition_count=topic.partition_count,
                 domain=topic.domain,
                 internal=topic.internal,
-                configs=dict(topic.configs),
+                configs=told_to_mirror(topic.configs),
             )
             for topic in image.topics.values()
             if topic.domain == DEFAULT_DOMAIN
