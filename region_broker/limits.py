@@ -105,6 +105,10 @@ PARTITION_COUNT_MAX: Final = 1_000
 MIRROR_HOLD_MS: Final = 7 * 24 * 3_600_000
 """How long retention waits for a mirror that is not heard (T14)."""
 CREATE_TOPICS_MAX: Final = 1_000
+# A value of a topic's config: the longest that means anything is a number, a few words, or the name of a key. And how many configs a topic has that
+# another region tells of: more than any version knows.
+TOPIC_CONFIG_CHARS_MAX: Final = 300
+TOPIC_CONFIG_COUNT_MAX: Final = 200
 # Partitions in one answer of DescribeTopicPartitions (Kafka's max.request.partition.size.limit).
 DESCRIBED_PARTITIONS_MAX: Final = 2_000
 DESCRIBED_RESOURCES_MAX: Final = 2_000  # each with some forty configs

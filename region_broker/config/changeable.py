@@ -4,6 +4,8 @@ INV-CHG1  what was set for the node itself goes before what was set for all node
 INV-CHG2  what was set and is not right (any more) counts for nothing: an older version set it, or the file has changed. It is
           told, and never keeps a node from starting
 INV-CHG3  the configuration that counts has passed the checks of the file: each value by itself, and all of them together
+INV-CHG4  of very many problems of a change the first PROBLEMS_TOLD_MAX are told, and no more is looked at: a request may name twenty thousand keys that
+          are none, and each is compared with all that there are
 
 Kafka's names stand for ours where they mean exactly the same. What is set is kept under our names, as text.
 Pure. Not here: where it is kept (`controller.metadata_image`), what follows a change (`node.config_effects`), who may ask for
@@ -12,6 +14,7 @@ one (`handlers.admin.broker_configs`).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -50,6 +53,7 @@ KEYS: Final = tuple(
 )
 _TYPES: Final = get_type_hints(NodeConfig, include_extras=True)
 _NAME_LOOKED_AT: Final = 64
+PROBLEMS_TOLD_MAX: Final = 10
 _EDIT: Final = "cannot change while the node runs: edit its configuration file and restart it"
 
 
@@ -106,8 +110,8 @@ def problem_of_change(
 ) -> str | None:  # fmt: skip
     """Return what is wrong with a change of (own, common), None if nothing is; what was wrong before does not count."""
     known = set(_all_problems(file, *before))
-    found = [problem for problem in _all_problems(file, *after) if problem not in known]
-    return "; ".join(found) or None
+    found = (problem for problem in _all_problems(file, *after) if problem not in known)
+    return "; ".join(islice(found, PROBLEMS_TOLD_MAX)) or None  # INV-CHG4
 
 
 def normal(configs: Mapping[str, str]) -> dict[str, str]:
@@ -122,26 +126,36 @@ def normal(configs: Mapping[str, str]) -> dict[str, str]:
 def _all_problems(
     file: NodeConfig, own: Mapping[str, str], common: Mapping[str, str]
 ) -> Iterator[str]:
-    told: list[str] = []
-    values = {**_right(common, told), **_right(own, told)}
-    yield from told
-    for problem in problems_together({**_of_file(file), **values}, ()):
-        yield str(problem)
+    values: dict[str, Any] = {}
+    for configs in (common, own):
+        for key, value, problem in _judged(configs):
+            if problem is None:
+                values[key] = value
+            else:
+                yield problem
+    for together in problems_together({**_of_file(file), **values}, ()):
+        yield str(together)
 
 
 def _right(configs: Mapping[str, str], told: list[str]) -> dict[str, Any]:
     """Return the values that are right by themselves; tell what is wrong with the others."""
     values = {}
+    for key, value, problem in _judged(configs):
+        if problem is None:
+            values[key] = value
+        else:
+            told.append(problem)
+    return values
+
+
+def _judged(configs: Mapping[str, str]) -> Iterator[tuple[str, Any, str | None]]:
+    """Yield each key with its value, or what is wrong with it; a key is looked at when it is asked for."""
     for key, text in sorted(configs.items()):
-        problem = unknown_problem(key) or fixed_problem(key)
+        value, problem = None, unknown_problem(key) or fixed_problem(key)
         if problem is None:
             value, wrong = checked(key, _TYPES[key], text)
-            if wrong is None:
-                values[key] = value
-                continue
-            problem = str(wrong)
-        told.append(problem)
-    return values
+            problem = None if wrong is None else str(wrong)
+        yield key, value, problem
 
 
 def _fitting(file: NodeConfig, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -438,13 +438,15 @@ def checked(key: str, kind: Any, value: Any) -> tuple[Any, Problem | None]:
     return None, Problem(f"{key} = {_shown(value)}", wrong, rule.right())
 
 
+_LOOKED_AT: Final = 64
+"""Characters of a value that is none: what is near it takes the longer to find the longer it is."""
 _KINDS: Final = {int: "whole number", dict[str, str]: "table of texts"}
 
 
 def _wrong_type(kind: Any, value: Any) -> tuple[str, str]:
     choices = choices_of(kind)
     if choices:
-        meant = nearest(value, choices) if isinstance(value, str) else ""
+        meant = nearest(value[:_LOOKED_AT], choices) if isinstance(value, str) else ""
         return "is none of the values to choose from", " or ".join(map(str, choices)) + meant
     rule = rule_of(kind)
     assert rule is not None, kind
@@ -452,5 +454,7 @@ def _wrong_type(kind: Any, value: Any) -> tuple[str, str]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        value = value[: 2 * NAME_LENGTH_MAX + 1]  # it may have megabytes
     text = repr(value)
     return text if len(text) <= 2 * NAME_LENGTH_MAX else text[: 2 * NAME_LENGTH_MAX] + "..."

@@ -10,7 +10,14 @@ from typing import TypeAlias
 import msgspec
 
 from region_broker.controller.refusals import CommandRefused
-from region_broker.security.access import BYTES_MAX, Access, AccessChange, AccessRefused, changed
+from region_broker.security.access import (
+    BYTES_MAX,
+    Access,
+    AccessChange,
+    AccessRefused,
+    changed,
+    check_room,
+)
 
 ACCESS_CHANGED = "access-changed"
 ACCESS_TOO_LARGE = "access-too-large"
@@ -30,6 +37,14 @@ class FollowAccess(msgspec.Struct, frozen=True, tag=True):
 
 
 AccessCommand: TypeAlias = ChangeAccess | FollowAccess
+
+
+def judge_room(access: Access, change: AccessChange) -> None:
+    """Raise `CommandRefused` for what no client may ask for, though a log may hold it (INV-SAC5)."""
+    try:
+        check_room(access, change)
+    except AccessRefused as error:
+        raise CommandRefused(ACCESS_TOO_LARGE, str(error)) from error
 
 
 def change_access(access: Access, command: AccessCommand) -> Access:

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Final
 
 from region_broker.controller.topic_configs import DOMAIN_KEY, TOPIC_CONFIGS, ConfigType
+from region_broker.limits import TOPIC_CONFIG_CHARS_MAX
 from region_broker.log.log_config import ENCRYPTION_KEY
 
 _STAY: Final = (DOMAIN_KEY, ENCRYPTION_KEY)
@@ -99,10 +100,15 @@ def _list_changed(configs: Mapping[str, str], change: ConfigChange, op: ConfigOp
         raise ChangeRefused(
             f"{change.name[:_NAME_CHARS_MAX]} is no list: {op.name} does not fit it"
         )
+    value = str(change.value)
+    if len(value) > TOPIC_CONFIG_CHARS_MAX:  # INV-CT4: before it is cut into millions of words
+        raise ChangeRefused(
+            f"what {op.name} names for {change.name} has {len(value)} characters, and a value has {TOPIC_CONFIG_CHARS_MAX} at most"
+        )
     items = dict.fromkeys(
         item for item in configs.get(change.name, known.default).split(",") if item
     )
-    for item in str(change.value).split(","):  # a value may have thousands
+    for item in value.split(","):
         if op is ConfigOp.SUBTRACT:
             items.pop(item, None)
         else:

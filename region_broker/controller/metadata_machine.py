@@ -33,8 +33,15 @@ from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_tables import LogPosition
 from region_broker.controller.raft.entries import Entry, EntryKind, Member
+from region_broker.controller.raft.settings import RaftSettings
+from region_broker.controller.refusals import COMMAND_TOO_LARGE
+from region_broker.limits import KIB
+from region_broker.security.access import ACCESS_BYTES_MAX
 
 KNOWN_WISHES_MAX: Final = 1_000
+WISH_BYTES: Final = 128
+"""What an entry holds beside the command, at most."""
+_TOO_LARGE: Final = "this change has {} bytes, and one change of the metadata {} at most: nothing of it was done. Ask for less at once, in several requests"
 
 _UNKNOWN: Final = (
     "entry {entry} of the quorum's log is not known to this version of Tidemark ({why}): it was written by a newer one. Install the"
@@ -45,6 +52,7 @@ _KIND: Final = "$.command.type"
 """Where msgspec finds fault with a command that it has no type for."""
 
 _log: Final = logging.getLogger("tidemark.metadata")
+assert RaftSettings().payload_bytes_max >= ACCESS_BYTES_MAX + KIB + WISH_BYTES, "INV-SAC5"
 
 
 class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,6 +63,14 @@ class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
 
     wish_id: UUID
     command: Command
+    leader_epoch: LeaderEpoch | None = None
+
+
+class _EncodedWish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A `Wish` whose command is encoded already."""
+
+    wish_id: UUID
+    command: msgspec.Raw
     leader_epoch: LeaderEpoch | None = None
 
 
@@ -84,9 +100,18 @@ _WISH: Final = msgspec.msgpack.Decoder(Wish)
 _STATE: Final = msgspec.msgpack.Decoder(MachineState)
 
 
-def encode_wish(wish_id: UUID, command: Command, leader_epoch: LeaderEpoch | None = None) -> bytes:
-    """Return the payload of a log entry."""
-    return msgspec.msgpack.encode(Wish(wish_id, command, leader_epoch))
+def encode_wish(wish_id: UUID, command: bytes, leader_epoch: LeaderEpoch | None = None) -> bytes:
+    """Return the payload of a log entry; `command`: as `encode_command` made it."""
+    return msgspec.msgpack.encode(_EncodedWish(wish_id, msgspec.Raw(command), leader_epoch))
+
+
+def encode_command(command: Command, payload_bytes_max: int) -> bytes:
+    """Return a command as an entry holds it; `CommandRefused` where that would be larger than the log takes (INV-M23)."""
+    encoded = msgspec.msgpack.encode(command)
+    bytes_max = payload_bytes_max - WISH_BYTES
+    if len(encoded) > bytes_max:
+        raise CommandRefused(COMMAND_TOO_LARGE, _TOO_LARGE.format(len(encoded), bytes_max))
+    return encoded
 
 
 def encode_state(state: MachineState) -> bytes:

@@ -8,6 +8,8 @@ INV-M13  a database whose position is not in the log belongs to another log, or 
 INV-M16  who follows the image hears of each one in the step in which it is there, whoever asked for the change
 INV-M19  a node of several whose log of the metadata has failed ends: it would tell clients for ever who led when it did, and they stay
          with a node that answers. One that is alone serves on: nobody else has what it serves
+INV-M23  a command that is larger than an entry of the quorum's log may be is refused before anything waits for it: it would be asked for again
+         and again, and whatever this node asks for behind it would wait; passed on to another node, it would be no message any more
 INV-M15  what others of the region changed is told to `on_foreign` before it is in `image`, in the order of the log, and not before
          whoever asks here has gone on with what came before it; all that a snapshot brings is told so
 INV-M20  whoever makes something ready for topics that come is waited for before they are in `image`, behind the commit: what is durable
@@ -64,6 +66,7 @@ from region_broker.controller.metadata_machine import (
     MachineState,
     MetadataMachine,
     decode_state,
+    encode_command,
     encode_state,
     encode_wish,
     fold,
@@ -362,6 +365,8 @@ class MetadataStore:
     ) -> MetadataImage:
         if not allows(self._image.feature_level, command):  # INV-FL1; the level never goes down
             raise refused_as_unknown(self._image.feature_level, command)
+        settings = _SETTINGS if self._cluster is None else self._cluster.settings
+        encoded = encode_command(command, settings.payload_bytes_max)  # INV-M23
         led = None if led_in is None else self._led_under(led_in)
         async with self._write_lock:
             if self._cluster is None:
@@ -370,7 +375,7 @@ class MetadataStore:
                 raise MetadataInDoubt(_AFTER_A_RESTART.format(why=self.failed))
             wish_id = self._life.chance.uuid()
             settled = self._asked[wish_id] = asyncio.get_running_loop().create_future()
-            work = self._wish(encode_wish(wish_id, command, led), settled, in_term)
+            work = self._wish(encode_wish(wish_id, encoded, led), settled, in_term)
             try:
                 await to_its_end(work)
             finally:

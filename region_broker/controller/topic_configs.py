@@ -4,6 +4,8 @@ INV-CT2  a config that would change nothing is refused, not swallowed: a key is 
         default is accepted, with the reason
 INV-CT3  the problems of a topic's configs are told at once, each with its key, what it may be, and the word that is near; of very many the first
         PROBLEMS_TOLD_MAX, and no more is looked at: a request may name a hundred thousand keys, and each is compared with all that there are
+INV-CT4  a value has TOPIC_CONFIG_CHARS_MAX characters at most, and is kept as its type writes it (`normal`), as Kafka tells it: a number may have
+        blanks and zeros before it without end, and what is kept is kept with ten thousand deleted topics, too, and told each mirror at once
 Source: Kafka LogConfig.validateValues and TopicConfig, ConfigDef types. Durations ms, sizes bytes.
 Not here: what the log does with them (`log.log_config`), where they are kept (`controller.metadata_image`).
 """
@@ -17,7 +19,12 @@ from typing import Final
 
 from region_broker.controller.cluster_image import NODES_MAX
 from region_broker.controller.near_words import nearest
-from region_broker.limits import BATCH_BYTES_DEFAULT, REQUEST_BYTES_MAX
+from region_broker.limits import (
+    BATCH_BYTES_DEFAULT,
+    REQUEST_BYTES_MAX,
+    TOPIC_CONFIG_CHARS_MAX,
+    TOPIC_CONFIG_COUNT_MAX,
+)
 
 DOMAIN_KEY: Final = "tidemark.domain"
 PROBLEMS_TOLD_MAX: Final = 10
@@ -60,6 +67,11 @@ class TopicConfig:
 
     def problem(self, value: str) -> str | None:
         """Return why `value` is refused, or None."""
+        if len(value) > TOPIC_CONFIG_CHARS_MAX:  # INV-CT4
+            return (
+                f"{self.name}={_shown(value)} has {len(value)} characters, and a value has {TOPIC_CONFIG_CHARS_MAX} at most:"
+                " leave out blanks and zeros that mean nothing"
+            )
         if self.allowed:
             if value.strip() in self.allowed:
                 return None
@@ -67,7 +79,7 @@ class TopicConfig:
             return f"{self.name}={_shown(value)} is not served, only {served}: {self.reason}"
         if self.choices:
             return self._problem_of_choice(value)
-        if self.type not in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
+        if not self._is_number:
             return None
         number = self._number(value)
         if number is None:
@@ -76,6 +88,18 @@ class TopicConfig:
         if not self.low <= number <= self.high:
             return f"{self.name}={_shown(str(number))} is not in {self.low}..{self.high}"
         return None
+
+    def normal(self, value: str) -> str:
+        """Return `value` as it is kept (INV-CT4); one that is refused stays as it is, or stays one that is refused."""
+        if self.choices or self.allowed:
+            words = value.split(",") if self.type is ConfigType.LIST else [value]
+            return ",".join(word.strip() for word in words)
+        number = self._number(value) if self._is_number else None
+        return value if number is None else str(number)
+
+    @property
+    def _is_number(self) -> bool:
+        return self.type in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)
 
     def _number(self, value: str) -> float | None:
         if "_" in value:  # Python's way to write a number, and nobody else's
@@ -246,6 +270,36 @@ def config_problem(configs: Mapping[str, str | None], domains: Collection[str]) 
     if not problems:
         problems += _together(configs)
     return "; ".join(problems) or None
+
+
+def normal(configs: Mapping[str, str]) -> dict[str, str]:
+    """Return configs as they are kept, each value as its key's type writes it (INV-CT4)."""
+    return {
+        name: value if (known := TOPIC_CONFIGS.get(name)) is None else known.normal(value)
+        for name, value in configs.items()
+    }
+
+
+def told_to_mirror(configs: Mapping[str, str]) -> dict[str, str]:
+    """Return configs as a mirror is told them: as they are, but what a version before INV-CT4 kept in megabytes."""
+    is_long = any(len(value) > TOPIC_CONFIG_CHARS_MAX for value in configs.values())
+    return normal(configs) if is_long else dict(configs)
+
+
+def told_by_primary(configs: Mapping[str, str]) -> dict[str, str]:
+    """Return the configs that another region tells of, as they are kept; ValueError where no version keeps such ones.
+
+    A newer version may know more keys. One before INV-CT4 kept values as they came, which are normal here.
+    """
+    kept = normal(configs)
+    if len(kept) > TOPIC_CONFIG_COUNT_MAX:
+        raise ValueError(f"{len(kept)} configs, of {TOPIC_CONFIG_COUNT_MAX} at most")
+    for name, value in kept.items():
+        if max(len(name), len(value)) > TOPIC_CONFIG_CHARS_MAX:
+            raise ValueError(
+                f"{_shown(name)}={_shown(value)}, which is longer than {TOPIC_CONFIG_CHARS_MAX} characters"
+            )
+    return kept
 
 
 def _problem_of(name: str, value: str | None, domains: Collection[str]) -> str | None:

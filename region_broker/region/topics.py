@@ -18,7 +18,7 @@ from msgspec import structs
 
 from idempotency.identity import LeaderEpoch, LogKey
 from idempotency.ports import Chance
-from region_broker.controller.access_commands import ChangeAccess
+from region_broker.controller.access_commands import ChangeAccess, judge_room
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import (
     CommandRefused,
@@ -121,6 +121,7 @@ class TopicRegistry:
 
         `CommandRefused` when what is there has not the number `expected` any more, or would be too large.
         """
+        judge_room(self._metadata.image.access, change)
         await to_its_end(self._change_access(ChangeAccess(change, expected)))
 
     async def _change_access(self, command: ChangeAccess) -> None:

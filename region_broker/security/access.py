@@ -4,9 +4,11 @@ INV-SAC1  changed in the primary region only; a mirror's is the primary's, as of
 INV-SAC2  no secret is here from which somebody could log in: of passwords the salted keys of RFC 5802, of delegation tokens nothing
 INV-SAC3  what is here can be told apart by its key alone: an ACL by all of itself, keys by user and mechanism, a quota by its
           entity, a token by its id; so a change is a set of rows that come, and of keys that go
-INV-SAC4  each kind has its own most of rows and of bytes: all of it fits a message to a mirror many times over, and who may make tokens
-          takes no room from ACLs. What a change does not touch stays the very same, and a few rows cost no look at all others: it is made on the
+INV-SAC4  each kind has its own most of rows and of bytes. What a change does not touch stays the very same, and a few rows cost no look at all others: it is made on the
           event loop
+INV-SAC5  all that clients make of it fits one entry of the metadata's log in a region of several nodes, by which such a mirror takes it over
+          (`ACCESS_BYTES_MAX`), and who may make tokens takes no room from ACLs, keys and quotas. It is judged where a change is asked for, not
+          where it is carried out: what an older version took stays, works, and may become less
 Numbers are Kafka's (ResourceType, PatternType, AclOperation, AclPermissionType of its clients).
 Not here: what they mean for a request (`authorizer`), how they are kept (`controller.metadata_tables`), who may change them.
 """
@@ -30,7 +32,12 @@ BYTES_MAX: Final[dict[str, int]] = {
     "quotas": 4 << 20,
     "tokens": 24 << 20,
 }
-"""Of the rows of each kind, as they are sent."""
+"""Of the rows of each kind, as they are sent. Whoever replays a log judges by it: it stays, as what was taken once is taken again."""
+ADMIN_BYTES_MAX: Final = 2560 << 10
+"""Of ACLs, keys of users and quotas together, where a client changes them: some 50,000 ACLs, or 14,000 keys (INV-SAC5)."""
+TOKEN_BYTES_MAX: Final = 1 << 20
+"""Of delegation tokens."""
+ACCESS_BYTES_MAX: Final = ADMIN_BYTES_MAX + TOKEN_BYTES_MAX
 _FEW_ROWS: Final = 500
 """So many rows are put into their places one by one; for more all are sorted."""
 
@@ -217,6 +224,26 @@ def changed(access: Access, change: AccessChange) -> Access:
         }
     _check_sizes(access, result)
     return result
+
+
+def bytes_in(access: Access) -> int:
+    """Return how many bytes all rows have."""
+    return sum(access.bytes_by_kind.values())
+
+
+def check_room(access: Access, change: AccessChange) -> None:
+    """Raise `AccessRefused` for a change of a client's after which not every region could take it over (INV-SAC5)."""
+    before, after = access.bytes_by_kind, changed(access, change).bytes_by_kind
+    for what, kinds, bytes_max in (
+        ("ACLs, keys of users and quotas", ("acls", "keys", "quotas"), ADMIN_BYTES_MAX),
+        ("delegation tokens", ("tokens",), TOKEN_BYTES_MAX),
+    ):
+        size_bytes = sum(after[kind] for kind in kinds)
+        if size_bytes > max(bytes_max, sum(before[kind] for kind in kinds)):
+            raise AccessRefused(
+                f"{what} would have {size_bytes} bytes, and {bytes_max} are the most that a region of several nodes takes over from its"
+                " primary: remove some first, or use shorter names, fewer renewers, and prefixes in place of many names"
+            )
 
 
 def in_order(access: Access) -> Access:

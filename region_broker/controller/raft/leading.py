@@ -5,6 +5,9 @@ INV-RFD2  every wish is answered once: DONE with its entry committed, or LOST wh
 INV-RFD3  a membership is proposed when the one before it and an entry of this term are committed (thesis 4.1, and
           Ongaro's correction of 2015)
 INV-RFD4  a leader that has not heard a majority of the voters for an election timeout leads no more (thesis 6.2)
+INV-RFD5  an entry that is larger than a message is never sent: whoever lacks it gets the snapshot that it is in, as soon as there is one. Only
+          the log of a member that was alone has such entries, all of them committed, and a snapshot is due behind each; a disk may have had no
+          room for it
 
 Requests leave before this leader's own disk has the entries (thesis 10.2.1): the count of its own copy stands behind the
 `Persist` in the order of effects.
@@ -344,6 +347,10 @@ class Leading:
                 self._begin_snapshot(member, progress)
                 return
             entries = state.log.batch(previous, limits.append_entries_max, limits.append_bytes_max)
+            if len(entries[0].payload) > limits.sent_payload_bytes_max:  # INV-RFD5
+                if state.log.snapshot.index >= entries[0].index:
+                    self._begin_snapshot(member, progress)
+                return
             self._send(member, progress, previous, entries)
             progress.sent(entries[-1].index, sum(len(each.payload) for each in entries))
         if progress.mode is Mode.REPLICATE and progress.told_commit < state.commit_index:

@@ -6,7 +6,7 @@ Not here: the size of a piece of a snapshot, which whoever reads it chooses (`ef
 from dataclasses import dataclass
 
 from region_broker.controller.raft.effects import ENTRIES_MAX
-from region_broker.limits import MIB
+from region_broker.limits import KIB, MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class RaftSettings:
     in_flight_bytes_max: int = 4 * MIB
     payload_bytes_max: int = 4 * MIB
     """What one proposal may hold."""
+    sent_payload_bytes_max: int = 8 * MIB - 64 * KIB
+    """What an entry has that is sent as one. The log of a member that was alone has larger ones, which others have by a snapshot."""
     uncommitted_bytes_max: int = 16 * MIB
     waiting_max: int = 10_000
     """Proposals, and as many reads, that wait for their answer."""
@@ -44,6 +46,7 @@ class RaftSettings:
             "a heartbeat over another connection is awaited"
         )
         assert self.append_bytes_max <= self.in_flight_bytes_max
+        assert self.append_bytes_max <= self.sent_payload_bytes_max
         assert self.payload_bytes_max + self.entry_bytes <= self.uncommitted_bytes_max
         assert min(self.append_entries_max, self.in_flight_requests_max, self.waiting_max) > 0
         assert self.append_entries_max <= ENTRIES_MAX, "what is sent is read"

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.access_commands import ACCESS_CHANGED, ACCESS_TOO_LARGE
 from region_broker.controller.feature_levels import NOT_SUPPORTED
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.controller.refusals import COMMAND_TOO_LARGE
 from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.services import MetadataService, RequestContext
 from region_broker.limits import CHANGE_ATTEMPTS
@@ -27,6 +28,7 @@ _ERRORS: Final = {
     NOT_ACTING: ErrorCode.not_controller,
     NOT_SUPPORTED: ErrorCode.unsupported_version,
     ACCESS_TOO_LARGE: ErrorCode.policy_violation,
+    COMMAND_TOO_LARGE: ErrorCode.policy_violation,
     ACCESS_CHANGED: ErrorCode.request_timed_out,
 }
 

@@ -86,6 +86,7 @@ async def _size_bytes(fields: Mapping[str, Any], yielding: CooperativeYield) -> 
                     waiting.extend(value)
                 else:
                     total_bytes += sum(
-                        len(each) if isinstance(each, str) else _VALUE_BYTES for each in value
+                        len(each) if isinstance(each, str | bytes) else _VALUE_BYTES
+                        for each in value
                     )
     return total_bytes

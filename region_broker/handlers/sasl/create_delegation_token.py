@@ -21,7 +21,7 @@ from region_broker.handlers.sasl.token_requests import (
     tokens_for,
 )
 from region_broker.security.access import (
-    BYTES_MAX,
+    TOKEN_BYTES_MAX,
     TOKEN_COUNT_MAX,
     Access,
     AccessChange,
@@ -34,7 +34,7 @@ from region_broker.security.sasl.tokens import TokenRules, is_live, issued
 
 RENEWERS_MAX: Final = 100
 TOKENS_OF_ONE_MAX: Final = 1_000
-BYTES_OF_ONE_MAX: Final = BYTES_MAX["tokens"] // 10
+BYTES_OF_ONE_MAX: Final = TOKEN_BYTES_MAX // 10
 assert TOKENS_OF_ONE_MAX * 10 <= TOKEN_COUNT_MAX
 
 

@@ -25,7 +25,7 @@ from region_broker.controller.topic_configs import TOPIC_CONFIGS, ConfigType
 from region_broker.handlers.dispatch.node_configs import NodeConfigRow
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext, Services
-from region_broker.handlers.topics.config_orders import NewConfigs, Refused
+from region_broker.handlers.topics.config_orders import NewConfigs, Refused, check_may_ask_again
 from region_broker.limits import CHANGE_ATTEMPTS, REQUEST_BYTES_MAX
 
 _SOURCE_NODE: Final = 2
@@ -79,7 +79,8 @@ async def change_broker(
             return
         try:
             await keys.replace(node_id, configs, stored)
-        except CommandRefused:
+        except CommandRefused as refused:
+            check_may_ask_again(refused)
             continue  # another change came between: look again
         return
     raise Refused(ErrorCode.request_timed_out, f"node {name} is being changed by others: try again")

@@ -5,9 +5,11 @@ Not here: topics (`config_resources`), nodes (`broker_configs`).
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
+
+from region_broker.controller.refusals import COMMAND_TOO_LARGE, NOT_ACTING, CommandRefused
 
 NewConfigs: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
 """Gives the new configs of a resource from those that it has; raises `ChangeRefused`."""
@@ -31,3 +33,16 @@ class Refused(Exception):
         super().__init__(text or error.name)
         self.error = error
         self.text = text
+
+
+_FINAL: Final[Mapping[str, ErrorCode]] = {
+    NOT_ACTING: ErrorCode.not_controller,
+    COMMAND_TOO_LARGE: ErrorCode.policy_violation,
+}
+
+
+def check_may_ask_again(refused: CommandRefused) -> None:
+    """Raise `Refused` unless another change or a deletion came between, and what is there now is to be looked at."""
+    error = _FINAL.get(refused.code)
+    if error is not None:
+        raise Refused(error, refused.reason) from refused

@@ -21,15 +21,20 @@ from region_broker.controller.config_changes import (
 )
 from region_broker.controller.feature_levels import SEALS_SINCE_LEVEL
 from region_broker.controller.image_database import MetadataUnwritable
-from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.controller.topic_configs import MIN_IN_SYNC, config_problem
+from region_broker.controller.topic_configs import MIN_IN_SYNC, config_problem, normal
 from region_broker.controller.topic_names import name_problem
 from region_broker.handlers.dispatch.authorizing import ERROR_OF, may
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.handlers.topics.broker_configs import change_broker
-from region_broker.handlers.topics.config_orders import NewConfigs, Refused, ResourceType
+from region_broker.handlers.topics.config_orders import (
+    NewConfigs,
+    Refused,
+    ResourceType,
+    check_may_ask_again,
+)
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import ADMIN_ITEMS_MAX, CHANGE_ATTEMPTS
 from region_broker.log.log_config import ENCRYPTION_KEY
@@ -45,19 +50,22 @@ Plan: TypeAlias = Callable[[Sequence[ConfigChange]], NewConfigs]
 """Makes of what is asked for one resource how its configs change; the shape was checked."""
 
 
-def configs_refusal(services: Services, configs: Mapping[str, str | None]) -> str | None:
-    """Return why a topic may not have these configs, None if it may."""
+def kept_configs(services: Services, configs: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the configs that a topic gets as they are kept (INV-CT4); raises `Refused` where it may not have them."""
     problem = config_problem(configs, services.metadata.image.domains or {"main"})
+    kept = {} if problem else normal({key: str(value) for key, value in configs.items()})
     if problem is None:
-        problem = _problem_of_in_sync(len(services.nodes.replicas), configs)
+        problem = _problem_of_in_sync(len(services.nodes.replicas), kept)
     if problem is None:
-        problem = _problem_of_seal(services.metadata.image.feature_level, configs)
+        problem = _problem_of_seal(services.metadata.image.feature_level, kept)
+    if problem is None:
+        problem = services.partitions.config_problem(kept)
     if problem is not None:
-        return problem
-    return services.partitions.config_problem({k: str(v) for k, v in configs.items()})
+        raise Refused(ErrorCode.invalid_config, problem)
+    return kept
 
 
-def _problem_of_seal(level: int, configs: Mapping[str, str | None]) -> str | None:
+def _problem_of_seal(level: int, configs: Mapping[str, str]) -> str | None:
     """Return why no topic can be sealed yet: older nodes may be there (INV-FL1)."""
     if not configs.get(ENCRYPTION_KEY) or level >= SEALS_SINCE_LEVEL:
         return None
@@ -67,7 +75,7 @@ def _problem_of_seal(level: int, configs: Mapping[str, str | None]) -> str | Non
     )
 
 
-def _problem_of_in_sync(node_count: int, configs: Mapping[str, str | None]) -> str | None:
+def _problem_of_in_sync(node_count: int, configs: Mapping[str, str]) -> str | None:
     """Return why so many nodes cannot be in sync: a write with acks=all would never be taken."""
     asked = int(configs.get(MIN_IN_SYNC) or 1)
     if asked <= node_count:
@@ -163,19 +171,16 @@ async def _change_topic(
     for _ in range(CHANGE_ATTEMPTS):
         topic = _topic(services, name)
         try:
-            configs = new_configs(topic.configs)
+            asked = new_configs(normal(topic.configs))
         except ChangeRefused as refused:
             raise Refused(ErrorCode.invalid_config, str(refused)) from refused
-        problem = configs_refusal(services, configs)
-        if problem is not None:
-            raise Refused(ErrorCode.invalid_config, problem)
+        configs = kept_configs(services, asked)
         if dry or configs == topic.configs:
             return
         try:
             await services.metadata.change_configs(name, configs, topic.configs)
         except CommandRefused as refused:
-            if refused.code == NOT_ACTING:
-                raise Refused(ErrorCode.not_controller, refused.reason) from refused
+            check_may_ask_again(refused)
             continue  # another change or a deletion came between: look again
         return
     raise Refused(

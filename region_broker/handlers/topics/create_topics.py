@@ -5,7 +5,7 @@ refused both times (Kafka does so).
 """
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -18,7 +18,8 @@ from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_by_clu
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.topics.config_resources import configs_refusal
+from region_broker.handlers.topics.config_orders import Refused
+from region_broker.handlers.topics.config_resources import kept_configs
 from region_broker.handlers.topics.mutations import THROTTLED, may_change
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
@@ -38,13 +39,12 @@ _STRICT_SINCE: Final = 6
 _ROWS_OF_A_TOPIC: Final = 20  # each lists its configs in the answer
 
 
-class _Refused(Exception):
-    """A topic that is not created: Kafka's error and the text."""
+class _Wanted(NamedTuple):
+    """A topic that may be created; its configs as they are kept."""
 
-    def __init__(self, error: ErrorCode, text: str) -> None:
-        super().__init__(text)
-        self.error = error
-        self.text = text
+    name: str
+    partition_count: int
+    configs: dict[str, str]
 
 
 async def handle_create_topics(ctx: RequestContext, request: Any) -> Fields:
@@ -55,9 +55,9 @@ async def handle_create_topics(ctx: RequestContext, request: Any) -> Fields:
     for topic in request.topics[:CREATE_TOPICS_MAX]:
         await yielding.row(_ROWS_OF_A_TOPIC)
         try:
-            partition_count = _validated(ctx, topic, twice=times[topic.name] > 1)
-            rows.append(await _create(ctx, topic, partition_count, dry=bool(request.validate_only)))
-        except _Refused as refused:
+            wanted = _validated(ctx, topic, twice=times[topic.name] > 1)
+            rows.append(await _create(ctx, wanted, dry=bool(request.validate_only)))
+        except Refused as refused:
             rows.append(_row(topic.name, refused.error, refused.text))
     for topic in request.topics[CREATE_TOPICS_MAX:]:
         await yielding.row()
@@ -73,34 +73,31 @@ def _row(name: str, error: int, text: str | None) -> Fields:
     }  # fmt: skip
 
 
-def _validated(ctx: RequestContext, topic: Any, *, twice: bool) -> int:
-    """Return the partition count of a topic that may be created; raises `_Refused`."""
+def _validated(ctx: RequestContext, topic: Any, *, twice: bool) -> _Wanted:
+    """Return a topic that may be created; raises `Refused`."""
     if twice:
-        raise _Refused(ErrorCode.invalid_request, f"topic {topic.name} is in the request twice")
+        raise Refused(ErrorCode.invalid_request, f"topic {topic.name} is in the request twice")
     if not may_by_cluster(ctx, Operation.CREATE, topic.name):
-        raise _Refused(TOPIC_DENIED, "Authorization failed.")
+        raise Refused(TOPIC_DENIED, "Authorization failed.")
     image = ctx.services.metadata.image
     problem = name_problem(topic.name)
     if problem is not None:
-        raise _Refused(ErrorCode.invalid_topic_exception, problem)
+        raise Refused(ErrorCode.invalid_topic_exception, problem)
     if topic.name in image.topics:
         # Kafka's words: tools look for "already exists" in them.
-        raise _Refused(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
+        raise Refused(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
     other = collision(topic.name, image.topics)
     if other is not None:
         shown = sees(ctx, Operation.DESCRIBE, ResourceType.TOPIC, other)  # INV-HAZ4
-        raise _Refused(
+        raise Refused(
             ErrorCode.invalid_topic_exception,
             f"topic {topic.name} would collide with {other if shown else 'another one'}: '.' and '_' are alike in metric names",
         )
     count = _partition_count(ctx, topic)
     configs = {config.name: config.value for config in topic.configs}
     if len(configs) != len(topic.configs):
-        raise _Refused(ErrorCode.invalid_config, "a config key is there twice")
-    problem = configs_refusal(ctx.services, configs)
-    if problem is not None:
-        raise _Refused(ErrorCode.invalid_config, problem)
-    return count
+        raise Refused(ErrorCode.invalid_config, "a config key is there twice")
+    return _Wanted(topic.name, count, kept_configs(ctx.services, configs))
 
 
 def _partition_count(ctx: RequestContext, topic: Any) -> int:
@@ -110,7 +107,7 @@ def _partition_count(ctx: RequestContext, topic: Any) -> int:
     if count == -1:
         count = ctx.services.config.default_partition_count
     if not 1 <= count <= PARTITION_COUNT_MAX:
-        raise _Refused(
+        raise Refused(
             ErrorCode.invalid_partitions,
             f"{count} partitions: a topic has 1 to {PARTITION_COUNT_MAX}, or -1 for the default",
         )
@@ -119,7 +116,7 @@ def _partition_count(ctx: RequestContext, topic: Any) -> int:
 
 
 def _check_replicas(ctx: RequestContext, factor: int) -> None:
-    """Raise `_Refused` for more replicas than the region has nodes; what it has is on all of them, whatever is asked for."""
+    """Raise `Refused` for more replicas than the region has nodes; what it has is on all of them, whatever is asked for."""
     nodes = ctx.services.nodes
     if factor == -1 or 1 <= factor <= len(nodes.replicas):
         return
@@ -130,42 +127,42 @@ def _check_replicas(ctx: RequestContext, factor: int) -> None:
             f"this region has {len(nodes.replicas)} nodes, each of which has all logs; use at most that,"
             " or -1; the other regions hold mirrors"
         )
-    raise _Refused(ErrorCode.invalid_replication_factor, f"replication factor {factor}: {text}")
+    raise Refused(ErrorCode.invalid_replication_factor, f"replication factor {factor}: {text}")
 
 
 def _assigned_count(ctx: RequestContext, topic: Any) -> int:
     if topic.num_partitions != -1 or topic.replication_factor != -1:
-        raise _Refused(
+        raise Refused(
             ErrorCode.invalid_request,
             "with an assignment the partition count and the replication factor must be -1",
         )
     assigned = {item.partition_index: tuple(item.broker_ids) for item in topic.assignments}
     count = len(topic.assignments)
     if sorted(assigned) != list(range(count)) or count > PARTITION_COUNT_MAX:
-        raise _Refused(
+        raise Refused(
             ErrorCode.invalid_replica_assignment, "partitions must be 0, 1, 2 ... without gaps"
         )
     problem = assignment_problem(ctx.services, assigned.values())
     if problem:
-        raise _Refused(ErrorCode.invalid_replica_assignment, problem)
+        raise Refused(ErrorCode.invalid_replica_assignment, problem)
     return count
 
 
-async def _create(ctx: RequestContext, topic: Any, partition_count: int, *, dry: bool) -> Fields:
-    configs = {config.name: str(config.value) for config in topic.configs}
+async def _create(ctx: RequestContext, topic: _Wanted, *, dry: bool) -> Fields:
+    configs, partition_count = topic.configs, topic.partition_count
     created: TopicImage | None = None
     if not dry:
         if not may_change(ctx, partition_count, _STRICT_SINCE):
-            raise _Refused(*THROTTLED)
+            raise Refused(*THROTTLED)
         try:
             created = await ctx.services.metadata.create_topic(
                 topic.name, partition_count, configs, ctx.services.chance.uuid()
             )
         except CommandRefused as refused:
             error = _ERRORS.get(refused.code, ErrorCode.invalid_request)
-            raise _Refused(error, refused.reason) from refused
+            raise Refused(error, refused.reason) from refused
         except MetadataUnwritable as failed:
-            raise _Refused(*unwritten(failed)) from failed
+            raise Refused(*unwritten(failed)) from failed
     row = {
         "name": topic.name,
         "topic_id": None if created is None else created.topic_id,

@@ -5,7 +5,7 @@ Resources: topic (2), broker (4). Source: Kafka ConfigHelper.
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -16,6 +16,7 @@ from region_broker.controller.topic_configs import (
     TOPIC_CONFIGS,
     TopicConfig,
 )
+from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, TOO_LARGE_TEXT, described
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
@@ -44,11 +45,13 @@ async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields |
         documented=bool(getattr(request, "include_documentation", False)),
         synonyms=bool(getattr(request, "include_synonyms", False)),
     )
-    rows: list[Fields] = []
     brokers: _BrokerRows = {}
-    for resource in request.resources:
+
+    async def describe(resource: _Asked, yielding: CooperativeYield) -> Fields:
         await yielding.row(_RESOURCE_COST)
-        rows.append(_resource(ctx, resource, shape, brokers))
+        return _resource(ctx, resource, shape, brokers)
+
+    rows = await described(ctx, list(map(_asked, request.resources)), describe, _too_large)
     path = RowPath(32, ctx.version, ("results",))
     results = await each_yielding(rows, partial(encode_row, path), yielding)
     answer = encode_response(32, ctx.version, ctx.correlation_id, {"results": results})
@@ -57,6 +60,24 @@ async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields |
 
 _BrokerRows: TypeAlias = dict[str, list[tuple[str, EncodedRow]]]
 """The configs of each node that one request has asked for so far, by their names: asked again, they are not written anew."""
+
+
+class _Asked(NamedTuple):
+    """A resource, and the keys that are asked for; None: all."""
+
+    kind: int
+    name: str
+    keys: tuple[str, ...] | None
+
+
+def _asked(resource: Any) -> _Asked:
+    # Null asks for all keys; so do older clients' empty lists (Kafka treats them alike).
+    keys = tuple(map(str, resource.configuration_keys or ())) or None
+    return _Asked(int(resource.resource_type), str(resource.resource_name), keys)
+
+
+def _too_large(asked: _Asked) -> Fields:
+    return _refused(asked.kind, asked.name, TOO_LARGE, TOO_LARGE_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +121,9 @@ def _topic_rows(shape: _Shape, topic: TopicImage, wanted: set[str] | None) -> li
     return [row for name, row in rows.items() if wanted is None or name in wanted]
 
 
-def _resource(ctx: RequestContext, resource: Any, shape: _Shape, brokers: _BrokerRows) -> Fields:
-    kind, name = int(resource.resource_type), str(resource.resource_name)
-    asked = resource.configuration_keys
-    # Null asks for all keys; so do older clients' empty lists (Kafka treats them alike).
-    wanted = set(asked) if asked else None
+def _resource(ctx: RequestContext, asked: _Asked, shape: _Shape, brokers: _BrokerRows) -> Fields:
+    kind, name = asked.kind, asked.name
+    wanted = None if asked.keys is None else set(asked.keys)
     try:
         check_may(ctx, Operation.DESCRIBE_CONFIGS, kind, name)
     except Refused as refused:
@@ -157,6 +176,7 @@ def _topic_row(known: TopicConfig, configs: dict[str, str]) -> dict[str, Any]:
     synonyms: list[Fields] = []
     value = configs.get(known.name)
     if value is not None:
+        value = known.normal(value)  # an older version kept it as it came (INV-CT4)
         synonyms.append({"name": known.name, "value": value, "source": _SOURCE_TOPIC})
     common = BROKER_NAMES.get(known.name)
     if common is not None:

@@ -23,7 +23,7 @@ from region_broker.controller.raft.effects import (
 )
 from region_broker.controller.raft.entries import Entry, EntryKind, Member, Membership
 from region_broker.controller.raft.settings import RaftSettings
-from region_broker.limits import MIB
+from region_broker.limits import KIB, MIB
 from region_broker.region.cluster.standing import NODE_IDS
 from region_broker.region.peers.protocol import PeerMessage, PeerProtocolError
 
@@ -37,6 +37,9 @@ _decode_membership: Final = msgspec.msgpack.Decoder(Membership).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 assert 2 * RaftSettings().payload_bytes_max <= RAFT_MESSAGE_BYTES_MAX, "the largest entry must pass"
+assert RaftSettings().sent_payload_bytes_max + 64 * KIB <= RAFT_MESSAGE_BYTES_MAX, (
+    "as one that is sent alone"
+)
 
 
 class RaftNotice(PeerMessage, frozen=True, kw_only=True):

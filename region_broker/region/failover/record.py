@@ -5,6 +5,8 @@ INV-FRC1  `append` returns once a majority of the region has the state; at a nod
           1. A leader is asked for a promise, and cannot record it: it is cut off from its region. 2. Another one is elected. 3. The
           first one is elected again. Whoever asked is gone; what is still waiting for its answer would hold up all further events.
 INV-FRC2  whoever leads next reads back the state after the last event that was appended, whatever became of who appended it
+INV-FRC3  a step for which an entry of the metadata has no room is said to be one as long as this node leads, and nothing else of the node waits
+          for it, or ends. What another region says of its starts, and is too large, is not remembered
 
 Not here: the journal's file (`failover.journal`), what events mean (`geo_replicator.failover`), who leads (`region.cluster`).
 """
@@ -24,7 +26,7 @@ from idempotency.ports import Clock
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
-from region_broker.controller.refusals import CommandRefused
+from region_broker.controller.refusals import COMMAND_TOO_LARGE, CommandRefused
 from region_broker.controller.region_folder import (
     BeginRegionFolder,
     JoinHistory,
@@ -33,12 +35,16 @@ from region_broker.controller.region_folder import (
     RegionFolder,
     RegionFolderCommand,
 )
+from region_broker.limits import KIB
 from region_broker.region.failover.gathering import Gathering
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused
 from region_broker.region.ports import MetadataSide
 
 AGAIN_MS: Final = 100
+TOO_LARGE_AGAIN_MS: Final = 10_000
+MET_BYTES_MAX: Final = 64 * KIB
+"""Of what a region says of its starts; one that keeps the rules says some 4 kB (`geo_replicator.folder_life`)."""
 _log: Final = logging.getLogger("tidemark.failover")
 
 
@@ -167,6 +173,9 @@ class RegionRecord:
                 _log.warning("a step of the failover is not recorded yet: %s", error)
                 await self._clock.sleep_ms(AGAIN_MS)
             except CommandRefused as refused:
+                if refused.code == COMMAND_TOO_LARGE:
+                    await told_too_large(self._clock, refused)
+                    continue
                 if refused.code != "not-the-leader":
                     raise
                 raise LeadsNoMore from refused
@@ -202,6 +211,11 @@ class RegionRecord:
         """See `FolderSide`."""
         last = shown.to_remember()
         if self.identity.met.get(region) != last:
+            size_bytes = len(msgspec.msgpack.encode(last))
+            if size_bytes > MET_BYTES_MAX:
+                raise MetadataUnwritable(
+                    f"what it says of its starts has {size_bytes} bytes, and {MET_BYTES_MAX} are kept at most"
+                )
             await self._change_or_wait(lambda epoch: NoteMet(epoch, region, last))
 
 
@@ -228,6 +242,19 @@ class PatientMetadata:
             except MetadataUnwritable as error:
                 _log.warning("a step of the failover waits: %s", error)
                 await self._clock.sleep_ms(AGAIN_MS)
+            except CommandRefused as refused:
+                if refused.code != COMMAND_TOO_LARGE:
+                    raise
+                await told_too_large(self._clock, refused)
+
+
+async def told_too_large(clock: Clock, refused: CommandRefused) -> None:
+    """Say that a step of the failover has no room in the metadata (INV-FRC3), and return when that is to be said again."""
+    _log.error(
+        "a failover cannot go on in this region of several nodes: %s. A step of it names each log; another region can take over meanwhile.",
+        refused.reason,
+    )
+    await clock.sleep_ms(TOO_LARGE_AGAIN_MS)
 
 
 def _encoded(state: State | None) -> bytes:

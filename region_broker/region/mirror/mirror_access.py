@@ -14,11 +14,16 @@ from geo_replicator.ports import LinkFailed
 from region_broker.controller.access_commands import FollowAccess
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.refusals import COMMAND_TOO_LARGE
 from region_broker.ports.unbroken import to_its_end
 from region_broker.region.ports import MetadataSide
-from region_broker.security.access import Access
+from region_broker.security.access import ACCESS_BYTES_MAX, Access, bytes_in
 
 _log: Final = logging.getLogger("tidemark.access")
+_TOO_LARGE: Final = (
+    "the primary's users, ACLs, quotas and tokens have {} bytes, of which an older version took more, and a region of several nodes takes over"
+    " some {}: nothing is shown that is under them. Remove some at the primary"
+)
 TakeAccess: TypeAlias = Callable[[Access], Awaitable[None]]
 
 
@@ -47,6 +52,8 @@ class MirrorAccess:
         try:
             await self._metadata.apply(FollowAccess(access))
         except (CommandRefused, MetadataUnwritable) as error:
+            if isinstance(error, CommandRefused) and error.code == COMMAND_TOO_LARGE:
+                raise LinkFailed(_TOO_LARGE.format(bytes_in(access), ACCESS_BYTES_MAX)) from error
             is_of_disk = isinstance(error, MetadataUnwritable)
             if is_of_disk and self._metadata.image.leadership is None:
                 raise  # of the only node: a start shows what became of it

@@ -27,6 +27,7 @@ Not here: the mirror's side (`region_link`, `geo_replicator.link`).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,7 @@ from idempotency.record_batch import Buffer, iter_headers
 from region_broker.controller.access_commands import FollowAccess
 from region_broker.controller.feature_levels import NOT_SUPPORTED, SEALS_SINCE_LEVEL, since_type
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
+from region_broker.controller.topic_configs import told_to_mirror
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.log.log_config import ENCRYPTION_KEY
 from region_broker.partitions.partition import Partition
@@ -77,9 +79,10 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import MetadataSide
-from region_broker.security.access import NO_ACCESS, Access
+from region_broker.security.access import ACCESS_BYTES_MAX, NO_ACCESS, Access, bytes_in
 from region_broker.wire.cooperative_yield import CooperativeYield
 
+_log: Final = logging.getLogger("tidemark.mirror")
 LOG_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 10_000
@@ -119,6 +122,7 @@ class PrimarySide:
         self._fetching: WeakKeyDictionary[PeerSession, _FetchSession] = WeakKeyDictionary()
         self._told_access: WeakKeyDictionary[PeerSession, Access] = WeakKeyDictionary()
         """What each session was told of access with its topics."""
+        self._measured: Access = NO_ACCESS
         self.reports: dict[str, MirrorReport] = {}
         self.lags = MirrorLags(clock.monotonic_ms())
         self._history = ShownHistory(partitions)
@@ -249,13 +253,25 @@ class PrimarySide:
                 partition_count=topic.partition_count,
                 domain=topic.domain,
                 internal=topic.internal,
-                configs=dict(topic.configs),
+                configs=told_to_mirror(topic.configs),
             )
             for topic in image.topics.values()
             if topic.domain == DEFAULT_DOMAIN
         )
+        self._warn_of_size(image.access)
         self._told_access[session] = image.access
         return TopicRegistry(metadata_version=image.version, topics=topics, access=image.access)
+
+    def _warn_of_size(self, access: Access) -> None:
+        """Say once of what an older version took that not every mirror can take it over (INV-SAC5)."""
+        if access is not self._measured and bytes_in(access) > ACCESS_BYTES_MAX:
+            _log.warning(
+                "users, ACLs, quotas and tokens have %d bytes: a mirror region of several nodes takes over %d at most, and is not followed"
+                " beyond that. Remove some.",
+                bytes_in(access),
+                ACCESS_BYTES_MAX,
+            )
+        self._measured = access
 
     async def _check_logs(
         self, session: PeerSession, message: CheckLogs, _attachment: memoryview

@@ -3,7 +3,8 @@
 Every request names the region epoch that this mirror follows; the primary refuses an older one. Whatever ends the
 connection becomes `LinkFailed`, and the link's back-off takes over.
 
-INV-HPR1  what no primary can have said is not believed, and ends the connection: how many partitions a topic has, how far it holds a log
+INV-HPR1  what no primary can have said is not believed, and ends the connection: how many partitions a topic has, and how large its
+          configs are, how far it holds a log
 
 Not here: the link's decisions (`geo_replicator.link.core`), the primary's answers (`primary_side`).
 """
@@ -31,7 +32,7 @@ from geo_replicator.ports import (
 )
 from geo_replicator.topology import MirrorTopic
 from idempotency.identity import RegionEpoch
-from region_broker.controller.topic_configs import MIN_IN_SYNC
+from region_broker.controller.topic_configs import MIN_IN_SYNC, told_by_primary
 from region_broker.limits import PARTITION_COUNT_MAX
 from region_broker.ports.network import Network
 from region_broker.region.mirror.donor import DonorPrimary
@@ -123,14 +124,18 @@ def _topic_of(topic: SyncedTopic) -> MirrorTopic:
         raise ValueError(
             f"{topic.name!r} has {topic.partition_count} partitions, of 1 to {PARTITION_COUNT_MAX}"
         )
-    int(topic.configs.get(MIN_IN_SYNC, "1"))
+    try:
+        configs = told_by_primary(topic.configs)
+    except ValueError as error:
+        raise ValueError(f"{topic.name!r} has {error}") from error
+    int(configs.get(MIN_IN_SYNC, "1"))
     return MirrorTopic(
         topic_id=UUID(hex=topic.topic_id),
         name=topic.name,
         partition_count=topic.partition_count,
         domain=topic.domain,
         internal=topic.internal,
-        configs=topic.configs,
+        configs=configs,
     )
 
 

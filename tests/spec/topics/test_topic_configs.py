@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from region_broker.controller import metadata_store
+from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.log.log_config import FlushPolicy
 from region_broker.records.batches import Record, build_batch
@@ -304,3 +306,96 @@ async def test_KIP1142_resources_with_configs_are_listed(tmp_path: Path) -> None
         assert await listed(16) == (NONE, [])
         assert await listed(99) == (UNSUPPORTED, [])
         assert (await client.call(74, 0, {})).config_resources == ()
+
+
+LONG_FIVE = " " * 3_000_000 + "5"
+
+
+async def test_INV_CT4_no_value_is_kept_that_is_longer_than_any_that_means_something(
+    tmp_path: Path,
+) -> None:
+    """What is kept of a topic is kept of ten thousand deleted ones, too, and told each mirror in one answer."""
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
+        set_it = await change(client, resource("t", op(SET, "retention.ms", LONG_FIVE)))
+        replaced = await replace(
+            client, resource("t", {"name": "retention.ms", "value": LONG_FIVE})
+        )
+        for (row,) in (set_it, replaced):
+            assert row.error_code == INVALID_CONFIG
+            assert "has 3000001 characters" in row.error_message
+        assert set_configs(fixture) == {}
+        made = await created(client, "long", {"retention.ms": LONG_FIVE})
+        assert (made.error_code, "long" in fixture.services.metadata.image.topics) == (
+            INVALID_CONFIG,
+            False,
+        )
+
+
+async def created(client: RawClient, name: str, configs: dict[str, str]) -> Any:
+    rows = [{"name": key, "value": value} for key, value in configs.items()]
+    asked = {
+        "name": name,
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "assignments": (),
+        "configs": rows,
+    }
+    answer = await client.call(
+        19, 7, {"topics": [asked], "timeout_ms": 5_000, "validate_only": False}
+    )
+    return answer.topics[0]
+
+
+async def test_INV_CT4_configs_are_kept_and_told_as_kafka_tells_them(tmp_path: Path) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
+        made = await created(client, "t", {"retention.ms": "  0005", "compression.type": " gzip "})
+        assert made.error_code == NONE
+        assert {row.value for row in made.configs if row.name == "retention.ms"} == {"5"}
+        await change(client, resource("t", op(SET, "min.cleanable.dirty.ratio", " .50")))
+        kept = {"retention.ms": "5", "compression.type": "gzip", "min.cleanable.dirty.ratio": "0.5"}
+        assert set_configs(fixture) == kept
+        assert (await described(client))["retention.ms"].value == "5"
+
+
+async def test_INV_CT4_what_an_older_version_kept_is_changed_with_the_next_change(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.services.metadata.create_topic("t", 1, {"retention.ms": LONG_FIVE})
+        client = await fixture.connect()
+        assert (await described(client))["retention.ms"].value == "5"
+        (row,) = await change(client, resource("t", op(SET, "segment.ms", "7")))
+        assert (row.error_code, set_configs(fixture)) == (
+            NONE,
+            {"retention.ms": "5", "segment.ms": "7"},
+        )
+
+
+async def test_INV_M23_a_change_that_has_no_room_in_the_log_of_the_metadata_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change names what is there, which an older version kept as it came; in a region of several nodes an entry has 4 MiB."""
+    monkeypatch.setattr(metadata_store, "_SETTINGS", RaftSettings())
+    old = {"retention.ms": " " * (RaftSettings().payload_bytes_max - 500) + "5"}
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.services.metadata.create_topic("t", 1, old)
+        client = await fixture.connect()
+        new = {f"compression.{codec}.level": "1" for codec in ("gzip", "lz4", "zstd")}
+        keys = [
+            key
+            for key in TOPIC_CONFIGS
+            if TOPIC_CONFIGS[key].low == 0 and TOPIC_CONFIGS[key].type == 5
+        ]
+        values = {
+            **new,
+            **dict.fromkeys(keys, "9" * 18),
+            "file.delete.delay.ms": "60000",
+            "segment.jitter.ms": "0",
+        }
+        values |= {"local.retention.ms": "-2", "local.retention.bytes": "-2"}
+        (row,) = await change(client, resource("t", *(op(SET, *each) for each in values.items())))
+        assert (row.error_code, "one change of the metadata" in row.error_message) == (POLICY, True)
+        assert set_configs(fixture) == old

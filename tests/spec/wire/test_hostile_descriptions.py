@@ -1,8 +1,8 @@
 """Answers that a small request makes large: each name as often as it is asked, within a budget (CVE class: amplification).
 
 What Kafka does with a name that is asked twice: DescribeGroups, ConsumerGroupDescribe, DescribeTransactions,
-DescribeProducers, FindCoordinator and OffsetFetch answer it twice (KafkaApis.scala, GroupCoordinatorService,
-TransactionCoordinator.handleDescribeTransactions map over what is asked); ListOffsets refuses it
+DescribeProducers, DescribeConfigs, FindCoordinator and OffsetFetch answer it twice (KafkaApis.scala, GroupCoordinatorService,
+TransactionCoordinator.handleDescribeTransactions, ConfigHelper.describeConfigs map over what is asked); ListOffsets refuses it
 (ReplicaManager.fetchOffset: INVALID_REQUEST, one row).
 """
 
@@ -62,6 +62,9 @@ ASKED: dict[str, tuple[int, int, Callable[[int], dict[str, Any]], Rows]] = {
     "DescribeProducers": (61, 0, lambda n: {
         "topics": [{"name": "t", "partition_indexes": [0] * n}]}, lambda a: list(a.topics[0].partitions)),
     "OffsetFetch": (9, 8, offset_fetch, lambda a: list(a.groups)),
+    "DescribeConfigs": (32, 4, lambda n: {
+        "resources": [{"resource_type": 2, "resource_name": "t", "configuration_keys": ["retention.ms", "segment.ms"]}] * n,
+        "include_synonyms": True, "include_documentation": True}, lambda a: list(a.results)),
 }  # fmt: skip
 
 
@@ -212,3 +215,18 @@ async def test_INV_HW2_others_are_served_while_a_large_request_is_worked_on(
     assert served > COUNT // ELEMENTS_AT_ONCE_MAX
     client.close()
     other.close()
+
+
+async def test_INV_AB1_what_is_written_already_counts_by_its_bytes(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Configs are written as soon as they are looked at: all of a topic, with their texts, are 2.5 kB and more."""
+    key, version, asked, rows = ASKED["DescribeConfigs"]
+    whole = asked(3)
+    whole["resources"] = [each | {"configuration_keys": None} for each in whole["resources"]]
+    monkeypatch.setattr(answer_budget, "DESCRIBED_BYTES_MAX", 2_500)
+    client = await connect(region)
+    found = rows(await client.call(key, version, whole))
+    assert [row.error_code.value for row in found] == [0, INVALID_REQUEST, INVALID_REQUEST]
+    assert sum(len(row.documentation) + len(row.name) for row in found[0].configs) > 2_500
+    client.close()

@@ -4,6 +4,7 @@ Sources: KIP-226 for what goes before what; docs/reference/config.md for what ea
 """
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,27 @@ def test_a_change_is_not_refused_for_what_was_wrong_before() -> None:
     worse = {**before, "group_count_max": "-5"}
     told = problem_of_change(file, (before, {}), (worse, {})) or ""
     assert told.startswith("group_count_max = '-5' is not in 1..10000000: ")
+
+
+def test_INV_CHG4_of_very_many_problems_the_first_are_told_and_no_more_is_looked_at() -> None:
+    """An AlterConfigs of a node names as many keys as a request holds: nobody else was served for two seconds."""
+    many = {f"metrics_names_mox{number:05}": "1" for number in range(19_000)}
+    told = problem_of_change(node_file(), ({}, {}), (many, {})) or ""
+    assert re.findall(r"metrics_names_mox(\d+)", told) == [f"{number:05}" for number in range(10)]
+    assert told.count("; did you mean metrics_names_max?") == 10
+
+
+def test_what_was_wrong_before_takes_no_room_from_what_is_wrong_now() -> None:
+    before = {f"a_key_of_the_future{number}": "1" for number in range(15)}
+    told = problem_of_change(node_file(), (before, {}), ({**before, "group_count_max": "-5"}, {}))
+    assert (told or "").startswith("group_count_max = '-5' is not in")
+
+
+def test_of_a_long_value_the_first_letters_are_looked_at() -> None:
+    long = "debg" + " " * 3_000_000
+    told = problem_of_change(node_file(), ({}, {}), ({"log_level": long}, {})) or ""
+    assert told.startswith("log_level = 'debg ")
+    assert len(told) < 1_500
 
 
 def test_values_are_kept_as_their_types_write_them() -> None:

@@ -164,7 +164,12 @@ def test_clients_are_told_a_number_that_grows_with_each_level_and_each_takeover(
 
 
 def entry(command: Command) -> Entry:
-    return Entry(LogIndex(7), Term(1), EntryKind.COMMAND, encode_wish(UUID(int=1), command))
+    return Entry(
+        LogIndex(7),
+        Term(1),
+        EntryKind.COMMAND,
+        encode_wish(UUID(int=1), msgspec.msgpack.encode(command)),
+    )
 
 
 class Unheard(msgspec.Struct, frozen=True, tag=True):

@@ -39,8 +39,11 @@ from region_broker.controller.metadata_commands import (
 )
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_machine import (
+    WISH_BYTES,
     MachineState,
+    Wish,
     decode_state,
+    encode_command,
     encode_state,
     encode_wish,
     fold,
@@ -74,7 +77,12 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def entry(index: int, command: Command) -> Entry:
-    return Entry(LogIndex(index), Term(1), EntryKind.COMMAND, encode_wish(UUID(int=index), command))
+    return Entry(
+        LogIndex(index),
+        Term(1),
+        EntryKind.COMMAND,
+        encode_wish(UUID(int=index), msgspec.msgpack.encode(command)),
+    )
 
 
 def test_INV_M10_what_must_not_take_effect_changes_nothing_wherever_it_is_replayed() -> None:
@@ -109,7 +117,7 @@ def test_INV_M22_what_a_leader_asked_for_counts_while_it_leads(
     image: MetadataImage, leader_epoch: int | None, is_refused: bool
 ) -> None:
     led = None if leader_epoch is None else led_under_number(leader_epoch)
-    payload = encode_wish(UUID(int=1), CreateTopic(ORDERS), led)
+    payload = encode_wish(UUID(int=1), msgspec.msgpack.encode(CreateTopic(ORDERS)), led)
     state, (applied,) = fold(
         MachineState(image), [Entry(LogIndex(9), Term(1), EntryKind.COMMAND, payload)]
     )
@@ -118,6 +126,19 @@ def test_INV_M22_what_a_leader_asked_for_counts_while_it_leads(
     )  # fmt: skip
     if applied.refusal is not None:
         assert applied.refusal.code == "not-acting"
+
+
+def test_INV_M23_a_command_is_as_large_as_its_entry_leaves_it_room_for() -> None:
+    command = CreateTopic(ORDERS)
+    encoded = msgspec.msgpack.encode(command)
+    payload = encode_wish(UUID(int=2**128 - 1), encoded, LeaderEpoch(2**31 - 1))
+    assert payload == msgspec.msgpack.encode(
+        Wish(UUID(int=2**128 - 1), command, LeaderEpoch(2**31 - 1))
+    )
+    assert len(payload) - len(encoded) <= WISH_BYTES
+    assert encode_command(command, len(encoded) + WISH_BYTES) == encoded
+    with pytest.raises(CommandRefused, match="Ask for less at once"):
+        encode_command(command, len(encoded) + WISH_BYTES - 1)
 
 
 def test_INV_M22_who_does_not_lead_asks_for_nothing_as_the_leader() -> None:

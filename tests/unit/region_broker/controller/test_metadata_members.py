@@ -6,8 +6,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
+from region_broker.controller.access_commands import FollowAccess
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.membership_keeping import next_step
 from region_broker.controller.metadata_commands import CommandRefused, CreateTopic, DeleteTopic
@@ -15,6 +17,16 @@ from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.raft.effects import Message, PassedOn, SnapshotRequest
 from region_broker.controller.raft.entries import Member, Membership
 from region_broker.controller.raft.settings import RaftSettings
+from region_broker.security.access import (
+    ACCESS_BYTES_MAX,
+    Access,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    bytes_in,
+)
 from tests.fixtures.metadata_members import Node, leader_among, three_nodes
 from tests.fixtures.raft_groups import Bus, member, until
 from tests.simulation.simulated_loop import run_simulated
@@ -84,6 +96,48 @@ async def test_a_refusal_reaches_who_asked() -> None:
         with pytest.raises(CommandRefused, match="already exists") as refused:
             await node.store.apply(topic(1))
         assert refused.value.code == "topic-exists"
+
+
+@simulated
+async def test_INV_M23_what_an_entry_has_no_room_for_is_refused_before_anything_waits() -> None:
+    """1. A node asks for more than the leader of the quorum takes. 2. It was asked for ten seconds again and again, and elections of that node
+    waited behind it; beyond 8 MiB it was no message, and the node ended.
+    """
+    bus = Bus()
+    nodes = await three_nodes(bus)
+    loop = asyncio.get_running_loop()
+    fits = RaftSettings().payload_bytes_max - 1_000
+    for at, node in enumerate(nodes):
+        await until(lambda node=node: node.store.group.leader == nodes[0].member)  # type: ignore[misc]
+        for more_bytes in (2_000, 2 * fits):
+            sent: list[Message] = []
+            bus.watch = lambda _sender, _target, message, sent=sent: sent.append(message)  # type: ignore[misc]
+            began = loop.time()
+            with pytest.raises(CommandRefused, match="bytes, and one change") as refused:
+                await node.store.apply(named(at, fits + more_bytes))
+            assert (refused.value.code, loop.time()) == ("command-too-large", began)
+            assert not [message for message in sent if isinstance(message, PassedOn)]
+        bus.watch = lambda _sender, _target, _message: None
+        await node.store.apply(named(at, fits))
+
+
+@simulated
+async def test_INV_SAC5_a_region_of_several_nodes_takes_over_all_that_clients_make() -> None:
+    nodes = await three_nodes(Bus())
+    rule = Acl(ResourceType.TOPIC, PatternType.LITERAL, "", "User:a", "*", Operation.READ, Permission.ALLOW)  # fmt: skip
+    each_bytes = 10_000
+    acls = tuple(msgspec.structs.replace(rule, name=f"{at:04}" + "n" * (each_bytes - 50)) for at in range(ACCESS_BYTES_MAX // each_bytes))  # fmt: skip
+    access = Access(number=1, acls=acls)
+    assert bytes_in(access) > 0.99 * ACCESS_BYTES_MAX
+    for at, node in enumerate(nodes):
+        image = await node.store.apply(FollowAccess(msgspec.structs.replace(access, number=at)))
+        assert image.access.acls == acls
+
+
+def named(number: int, length: int) -> CreateTopic:
+    """Make a topic whose name is as long as no client's."""
+    name = f"{number}" + "n" * length
+    return CreateTopic(TopicImage(topic_id=UUID(int=number), name=name, partition_count=1))
 
 
 @simulated

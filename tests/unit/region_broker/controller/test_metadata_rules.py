@@ -405,7 +405,7 @@ def test_INV_M14_of_so_many_wishes_it_is_known_what_became_of_them_the_newest_on
             LogIndex(at + 1),
             Term(1),
             EntryKind.COMMAND,
-            encode_wish(wish, DeleteTopic(UUID(int=1))),
+            encode_wish(wish, msgspec.msgpack.encode(DeleteTopic(UUID(int=1)))),
         )
         for at, wish in enumerate(wishes)
     ]

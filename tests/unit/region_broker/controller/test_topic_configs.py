@@ -1,10 +1,16 @@
-"""What configs a topic may have (INV-CT2, INV-CT3). Source: Kafka LogConfig (ranges, validateValues), ConfigDef."""
+"""What configs a topic may have (INV-CT2 to INV-CT4). Source: Kafka LogConfig (ranges, validateValues), ConfigDef."""
 
 import re
 
 import pytest
 
-from region_broker.controller.topic_configs import PROBLEMS_TOLD_MAX, config_problem
+from region_broker.controller.topic_configs import (
+    PROBLEMS_TOLD_MAX,
+    TOPIC_CONFIGS,
+    config_problem,
+    normal,
+)
+from region_broker.limits import TOPIC_CONFIG_CHARS_MAX
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,42 @@ def test_INV_CT3_of_very_many_problems_the_first_are_told_and_no_more_is_looked_
     told = config_problem({f"retention.mz{number}": "1" for number in range(100_000)}, {"main"})
     assert told is not None
     assert re.findall(r"topic config '([^']+)'", told) == [f"retention.mz{number}" for number in range(PROBLEMS_TOLD_MAX)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOPIC_CONFIGS)
+def test_INV_CT4_a_value_of_any_key_has_a_length(name: str) -> None:
+    """Blanks mean nothing before a number, a word, or a list: a value that was taken had 3,000,000 of them."""
+    default = TOPIC_CONFIGS[name].default
+    blanks = " " * (TOPIC_CONFIG_CHARS_MAX - len(default))
+    told = config_problem({name: f" {blanks}{default}"}, {"main"})
+    assert told is not None
+    assert f"has {TOPIC_CONFIG_CHARS_MAX + 1} characters" in told
+    assert len(told) < 500
+    if name not in {"tidemark.domain", "tidemark.encryption"}:  # names, in which a blank is one
+        assert config_problem({name: f"{blanks}{default}"}, {"main"}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "kept"),
+    [
+        ("retention.ms", "   5", "5"),
+        ("retention.ms", "+0005 ", "5"),
+        ("retention.ms", "-1", "-1"),
+        ("retention.ms", "soon", "soon"),
+        ("retention.ms", "9" * 5_000, "9" * 5_000),  # none that Python reads
+        ("min.cleanable.dirty.ratio", " 00.50", "0.5"),
+        ("cleanup.policy", " compact ,  delete", "compact,delete"),
+        ("compression.type", " gzip ", "gzip"),
+        ("preallocate", " false", "false"),
+        ("leader.replication.throttled.replicas", "  ", ""),
+        ("no.such.key", " 5", " 5"),
+    ],
+)
+def test_INV_CT4_a_value_is_kept_as_its_type_writes_it(name: str, asked: str, kept: str) -> None:
+    """Source: ConfigDef.parseType trims what it parses, and ConfigHelper tells what was parsed (convertToString)."""
+    assert normal({name: asked}) == {name: kept}
+
+
+def test_INV_CT4_a_default_is_as_its_type_writes_it() -> None:
+    defaults = {config.name: config.default for config in TOPIC_CONFIGS.values()}
+    assert normal(defaults) == defaults

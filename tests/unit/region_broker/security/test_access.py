@@ -19,12 +19,17 @@ from region_broker.controller.access_commands import (
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import Command, CommandRefused, CreateTopic, apply
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.metadata_machine import encode_command
+from region_broker.controller.raft.settings import RaftSettings
 from region_broker.region.mirror.mirror_access import MirrorAccess
 from region_broker.region.mirror.region_link import PeerPrimarySession
 from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX, Hello, PeerRefused, SyncTopics
 from region_broker.security import access as access_module
 from region_broker.security.access import (
+    ACCESS_BYTES_MAX,
+    ADMIN_BYTES_MAX,
     NO_ACCESS,
+    TOKEN_BYTES_MAX,
     Access,
     AccessChange,
     AccessRefused,
@@ -36,8 +41,12 @@ from region_broker.security.access import (
     Quota,
     ResourceType,
     ScramKeys,
+    bytes_in,
+    bytes_of,
     changed,
+    check_room,
 )
+from tests.fixtures.kafka_port import wire_fixture
 from tests.fixtures.linked_regions import (
     REGION_EPOCH,
     PlayedMetadata,
@@ -131,6 +140,90 @@ def test_INV_SAC4_renewers_of_tokens_take_no_room_from_others_and_all_fits_a_mes
     assert changed(access, AccessChange(acls_added=(READ,))).acls == (READ,)
     assert not changed(access, AccessChange(tokens_removed=("id0",))).tokens_by_id.get("id0")
     assert sum(access_module.BYTES_MAX.values()) * 2 < PEER_FRAME_BYTES_MAX
+
+
+def long_acls(total_bytes: int, *, of: int = 1_000) -> tuple[Acl, ...]:
+    """Return ACLs with about so many bytes together."""
+    beside_the_name = bytes_of(msgspec.structs.replace(READ, name="n" * of)) - of
+    filler = "n" * (of - beside_the_name - 6)
+    return tuple(
+        msgspec.structs.replace(READ, name=f"{at:06}{filler}") for at in range(total_bytes // of)
+    )
+
+
+def test_INV_SAC5_clients_make_no_more_than_every_region_takes_over() -> None:
+    """A mirror of several nodes takes all of it by one entry of its metadata's log: it was offered 56 MiB, and had room for 4."""
+    access = changed(NO_ACCESS, AccessChange(acls_added=long_acls(ADMIN_BYTES_MAX - 2_000)))
+    many = tuple(msgspec.structs.replace(KEYS, user=f"user{at}") for at in range(100))
+    few = AccessChange(keys_put=many[:1], quotas_put=(QUOTA,))
+    check_room(access, few)
+    more = AccessChange(keys_put=many)
+    with pytest.raises(AccessRefused, match=f"keys of users and quotas would have .* {ADMIN_BYTES_MAX} are the most"):  # fmt: skip
+        check_room(access, more)
+    check_room(access, AccessChange(tokens_put=(TOKEN,)))
+    names = tuple(f"User:{at:03}{'x' * 5_000}" for at in range(100))
+    *most, last = [msgspec.structs.replace(TOKEN, token_id=f"id{at}", renewers=names) for at in range(3)]  # fmt: skip
+    tokens = changed(NO_ACCESS, AccessChange(tokens_put=tuple(most)))
+    with pytest.raises(AccessRefused, match="delegation tokens would have"):
+        check_room(tokens, AccessChange(tokens_put=(last,)))
+    check_room(tokens, AccessChange(acls_added=long_acls(ADMIN_BYTES_MAX - 2_000)))
+
+
+def test_INV_SAC5_what_an_older_version_took_is_replayed_and_may_become_less() -> None:
+    """Whoever replays a log must come to what it came to before; two versions in one region, too."""
+    acls = long_acls(2 * ADMIN_BYTES_MAX)
+    image = apply(MetadataImage(version=1, cluster_id="c"), ChangeAccess(AccessChange(acls_added=acls)))  # fmt: skip
+    assert image.access.acls == acls
+    check_room(image.access, AccessChange(acls_removed=acls[:1]))
+    check_room(image.access, AccessChange(acls_removed=acls[:1], acls_added=(READ,)))
+    with pytest.raises(AccessRefused):
+        check_room(image.access, AccessChange(acls_added=(READ,)))
+
+
+@pytest.mark.parametrize("of", [70, 1_000])
+def test_INV_SAC5_all_that_clients_make_fits_one_entry_of_several_nodes(of: int) -> None:
+    renewers = tuple("User:" + "x" * 500 for _ in range(8))
+    tokens = tuple(msgspec.structs.replace(TOKEN, token_id=f"id{at}", renewers=renewers) for at in range(TOKEN_BYTES_MAX // 4_200))  # fmt: skip
+    acls = long_acls(ADMIN_BYTES_MAX, of=of)
+    access = changed(NO_ACCESS, AccessChange(acls_added=acls, tokens_put=tokens))
+    assert 0.9 * ACCESS_BYTES_MAX < bytes_in(access) <= ACCESS_BYTES_MAX
+    whole = encode_command(FollowAccess(access), RaftSettings().payload_bytes_max)
+    assert len(whole) - bytes_in(access) < 1_024, "what holds rows together"
+
+
+async def test_INV_SAC5_a_change_beyond_that_is_refused_where_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        change = AccessChange(acls_added=long_acls(ADMIN_BYTES_MAX + 100_000))
+        with pytest.raises(CommandRefused, match="remove some first") as refused:
+            await fixture.services.metadata.change_access(change)
+        assert refused.value.code == ACCESS_TOO_LARGE
+        assert fixture.services.metadata.image.access == NO_ACCESS
+
+
+async def test_INV_SAC5_who_has_more_is_told_at_both_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of an older version; the mirror's region has several nodes, whose log has no room for it."""
+    async with primary_and_mirror(tmp_path) as (primary, mirror, _, _):
+        acls = long_acls(ACCESS_BYTES_MAX + 1_000_000)
+        await primary.metadata.apply(ChangeAccess(AccessChange(acls_added=acls)))
+        session = _Session(msgspec.structs.replace(mirror.identity.hello(), feature_level=4))
+        asked = SyncTopics(region_epoch=REGION_EPOCH)
+        told = await primary.source._sync_topics(session, asked, memoryview(b""))  # type: ignore[arg-type]
+        told = await primary.source._sync_topics(session, asked, memoryview(b""))  # type: ignore[arg-type]
+        warned = [each for each in caplog.records if "is not followed" in each.getMessage()]
+        assert len(warned) == 1
+    assert told.access is not None
+
+    class OfSeveral(Counted):
+        async def apply(self, command: Command) -> MetadataImage:
+            encode_command(command, RaftSettings().payload_bytes_max)
+            raise AssertionError("it had room")
+
+    with pytest.raises(LinkFailed, match=r"nothing is shown that is under them\. Remove some at the primary"):  # fmt: skip
+        await MirrorAccess(OfSeveral(first_image())).take(told.access)
 
 
 def test_INV_SAC4_what_is_too_large_already_may_become_less(

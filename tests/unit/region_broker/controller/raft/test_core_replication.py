@@ -21,7 +21,7 @@ from region_broker.controller.raft.effects import (
     SnapshotRequest,
     Snapshotted,
 )
-from region_broker.controller.raft.entries import Entry, LogIndex, Term
+from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Term
 from tests.unit.region_broker.controller.raft.driven_core import (
     SETTINGS,
     A,
@@ -284,6 +284,27 @@ def test_a_log_keeps_what_followers_who_were_away_may_need() -> None:
         1
     ]
     assert of(led.refused(C, 0, 0), SendSnapshot) == [SendSnapshot(C, led.core.term, 0)]
+
+
+def test_INV_RFD5_what_is_larger_than_a_message_goes_with_the_snapshot_that_it_is_in() -> None:
+    """1. A member alone writes an entry of 20 MiB. 2. Others join it."""
+    large = Entry(LogIndex(1), Term(1), EntryKind.COMMAND, bytes(11))
+    limits = {"append_bytes_max": 10, "sent_payload_bytes_max": 10, "kept_entries": 100}
+    settings = replace(SETTINGS, **limits)
+    log = (large, *entries(1, first=2))
+    led = Driven(point(0, 0, A, B, C), log, term=1, settings=settings)
+    led.elect(B)
+    led.taken(B, 2)
+    led.taken(B, 3)
+    effects = led.refused(C, 0, 0)
+    assert not of(effects, SendSnapshot), "there is none that it is in"
+    effects += led.wait(10)
+    assert not [each for _, each in sent(effects, AppendRequest) if each.entries]
+    led.step(Snapshotted(led.core.point_at(LogIndex(2))))
+    assert of(led.refused(C, 0, 0), SendSnapshot) == [SendSnapshot(C, led.core.term, 0)]
+    effects = led.hear(C, SnapshotAnswer(led.core.term, LogIndex(2), 0, True))
+    [(_, request)] = [s for s in sent(effects, AppendRequest) if s[0] == C]
+    assert [each.index for each in request.entries] == [3]
 
 
 def piece(

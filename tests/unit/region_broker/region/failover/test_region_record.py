@@ -15,8 +15,8 @@ from idempotency.fencing import leader_epoch
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.cluster_commands import ElectLeader, RegisterNode, UnfenceNode
 from region_broker.controller.cluster_image import NodeImage
-from region_broker.controller.image_database import MetadataInDoubt
-from region_broker.controller.metadata_commands import Command, PutDomain, apply
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.metadata_commands import Command, CountNodeStart, PutDomain, apply
 from region_broker.controller.metadata_image import DomainImage, MetadataImage
 from region_broker.controller.refusals import CommandRefused
 from region_broker.controller.region_folder import (
@@ -25,7 +25,12 @@ from region_broker.controller.region_folder import (
     RegionFolder,
 )
 from region_broker.region.failover.driver import FailoverDriver
-from region_broker.region.failover.record import LeadsNoMore, PatientMetadata, RegionRecord
+from region_broker.region.failover.record import (
+    MET_BYTES_MAX,
+    LeadsNoMore,
+    PatientMetadata,
+    RegionRecord,
+)
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
 from tests.fixtures.node_logs import InstantClock
 
@@ -301,6 +306,49 @@ async def test_INV_FRC1_a_command_that_never_arrived_is_asked_for_again() -> Non
     region.before = lose
     await record.append(DRAIN, fold(FIRST, DRAIN))
     assert record.recover().state == fold(FIRST, DRAIN)
+
+
+async def test_INV_FRC3_a_step_that_has_no_room_is_told_as_an_error_and_ends_no_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    region, record = await led_by_first()
+    refused: list[Command] = []
+
+    def refuse(command: Command) -> None:
+        refused.append(command)
+        if len(refused) in {1, 2, 4}:
+            raise CommandRefused("command-too-large", "this change has 9 bytes")
+
+    region.before = refuse
+    await record.append(DRAIN, fold(FIRST, DRAIN))
+    assert record.recover().state == fold(FIRST, DRAIN)
+    patient = PatientMetadata(region, InstantClock())
+    await patient.apply(CountNodeStart())
+    assert len(refused) == 5
+    errors = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert len(errors) == 3
+    assert "this change has 9 bytes" in errors[0].getMessage()
+
+
+async def test_INV_FRC3_a_step_that_has_no_room_is_another_nodes_when_that_one_leads() -> None:
+    region, record = await led_by_first()
+
+    def refuse(_command: Command) -> None:
+        region.leads[1] = None
+        raise CommandRefused("command-too-large", "this change has 9 bytes")
+
+    region.before = refuse
+    with pytest.raises(LeadsNoMore):
+        await record.append(DRAIN, fold(FIRST, DRAIN))
+
+
+async def test_INV_FRC3_starts_of_another_region_that_are_too_large_are_not_remembered() -> None:
+    region, record = await led_by_first()
+    before = region.image.version
+    shown = Shown(folder_id="e", incarnations=("1" * MET_BYTES_MAX,), incarnation_count=1)
+    with pytest.raises(MetadataUnwritable, match="are kept at most"):
+        await record.note_met("eu", shown)
+    assert region.image.version == before
 
 
 async def test_T32_the_region_joins_a_history_once_and_every_node_knows_it() -> None:

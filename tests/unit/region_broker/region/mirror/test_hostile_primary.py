@@ -10,7 +10,7 @@ import pytest
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import BEFORE_ALL, LogKey
 from geo_replicator.ports import LinkFailed, PrimarySession
-from region_broker.limits import PARTITION_COUNT_MAX
+from region_broker.limits import PARTITION_COUNT_MAX, TOPIC_CONFIG_CHARS_MAX, TOPIC_CONFIG_COUNT_MAX
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.mirror.region_link import PeerPrimary
 from region_broker.region.peers.addresses import RegionAddresses
@@ -64,9 +64,12 @@ async def told(asks: type[PeerMessage], answer: PeerMessage) -> AsyncIterator[Pr
     [
         *({"partition_count": count} for count in (-1, 0, PARTITION_COUNT_MAX + 1, 2**63)),
         {"configs": {"min.insync.replicas": "all"}},
+        {"configs": {"retention.ms": "x" * (TOPIC_CONFIG_CHARS_MAX + 1)}},
+        {"configs": {"k" * (TOPIC_CONFIG_CHARS_MAX + 1): "1"}},
+        {"configs": {f"k{number}": "1" for number in range(TOPIC_CONFIG_COUNT_MAX + 1)}},
         {"topic_id": "orders"},
     ],
-    ids=str,
+    ids=lambda wrong: str(wrong)[:40],
 )
 async def test_INV_HPR1_a_topic_that_no_region_can_have_ends_the_session(
     wrong: dict[str, Any],
@@ -75,6 +78,15 @@ async def test_INV_HPR1_a_topic_that_no_region_can_have_ends_the_session(
     async with told(SyncTopics, answer) as session:
         with pytest.raises(LinkFailed, match="a topic that is none"):
             await session.registry()
+
+
+async def test_INV_CT4_configs_of_an_older_primary_are_kept_as_ours_are() -> None:
+    """A primary of a version before kept values as they came; of a newer one there may be keys that nobody here knows."""
+    told_of = {"retention.ms": " " * 3_000_000 + "5", "a.new.key": " x"}
+    answer = TopicRegistry(metadata_version=1, topics=(topic(configs=told_of),))
+    async with told(SyncTopics, answer) as session:
+        _, (found,) = await session.registry()
+        assert found.configs == {"retention.ms": "5", "a.new.key": " x"}
 
 
 async def test_INV_HPR1_a_topic_may_have_as_many_partitions_as_there_can_be() -> None:

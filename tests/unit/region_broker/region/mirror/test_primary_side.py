@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 from typing_extensions import override
 
 from idempotency.identity import NO_LEADER_EPOCH
+from region_broker.controller.metadata_commands import CreateTopic
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
 from region_broker.limits import YIELD_ROWS
 from region_broker.log.cold_reads import ColdReads, Reading, T
@@ -26,6 +28,8 @@ from region_broker.region.peers.protocol import (
     Frame,
     FrameKind,
     LogEpochEnd,
+    SyncTopics,
+    TopicRegistry,
 )
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
@@ -213,3 +217,21 @@ async def test_INV_SO13_who_else_asks_is_served_while_many_logs_are_compared(
         assert isinstance(answer, CheckedLogs)
         assert len(answer.logs) == count
         assert turned >= count // YIELD_ROWS
+
+
+async def test_INV_CT4_what_an_older_version_kept_in_megabytes_is_told_no_mirror(
+    tmp_path: Path,
+) -> None:
+    """Of a few such topics the registry is larger than a frame, and no mirror gets a session."""
+    async with linked(tmp_path) as mirror:
+        configs = {"retention.ms": " " * 3_000_000 + "5", "segment.ms": " 7"}
+        made = CreateTopic(
+            TopicImage(topic_id=UUID(int=7), name="t", partition_count=1, configs=configs)
+        )
+        await mirror.primary.metadata.apply(made)
+        body = memoryview(msgspec.msgpack.encode(SyncTopics(region_epoch=REGION_EPOCH)))
+        frame = Frame(FrameKind.REQUEST, 1, SyncTopics.__name__, body, memoryview(b""))
+        registry = await mirror.server.read(frame)(mirror.session)
+        assert isinstance(registry, TopicRegistry)
+        told = {topic.name: topic.configs for topic in registry.topics}
+        assert told["t"] == {"retention.ms": "5", "segment.ms": "7"}
