@@ -381,7 +381,7 @@ async def _stated_by(outlook: Outlook, takeover: Takeover) -> LossStatement:
     )
     try:
         return msgspec.json.decode(attached, type=LossStatement)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PeerRefused("malformed", f"the statement is not readable: {error}") from error
 
 
