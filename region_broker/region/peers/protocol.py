@@ -1,6 +1,7 @@
 """The peer protocol: what two nodes say to each other, of different regions or of one, and how it is framed.
 
 INV-PF2  what is longer than a frame may be is not sent, and ends its connection, never the node: an answer is as long as the question
+INV-PF3  a mirror and its primary tell no offset, version or time that there cannot be: it is written into files, and counted on from
 INV-PF1  a notice has no answer and the correlation id 0; it is said to nodes of the same region only, as a version that
          knows none ends the connection on which one comes
 
@@ -23,7 +24,7 @@ messages cause.
 import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -36,6 +37,12 @@ from region_broker.security.access import Access
 from region_broker.wire.chunks import ChunkQueue
 
 PREFACE: Final = b"TIDEMARK/1\n"
+NUMBERS_END: Final = 2**62
+"""Offsets are below: whoever counts on from one stays in a signed 64 bits."""
+Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS_END)]
+OffsetOrNone: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, lt=NUMBERS_END)]
+Epoch: TypeAlias = Annotated[LeaderEpoch, msgspec.Meta(ge=-1, lt=NUMBERS_END)]
+Partition: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 PEER_FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
 HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * 1024
 VIEWED_BYTES_MIN: Final = 64 * 1024
@@ -296,7 +303,7 @@ class SyncedTopic(msgspec.Struct, frozen=True, kw_only=True):
 class TopicRegistry(PeerMessage, frozen=True, kw_only=True):
     """All topics at metadata version `metadata_version` of the primary region (M)."""
 
-    metadata_version: int
+    metadata_version: Offset
     topics: tuple[SyncedTopic, ...]
     access: Access | None = None
     """Users' keys, ACLs, quotas and tokens at that version (INV-SAC1); None from a version that has none."""
@@ -310,11 +317,11 @@ class LogEpochEnd(msgspec.Struct, frozen=True, array_like=True):
     """
 
     topic_id: str
-    partition: int
-    leader_epoch: LeaderEpoch
-    end_offset: int
-    log_start_offset: int = 0
-    readable_from: int = -1
+    partition: Partition
+    leader_epoch: Epoch
+    end_offset: OffsetOrNone
+    log_start_offset: Offset = 0
+    readable_from: OffsetOrNone = -1
 
 
 class CheckLogs(PeerMessage, frozen=True, kw_only=True):
@@ -334,8 +341,8 @@ class FetchPosition(msgspec.Struct, frozen=True, array_like=True):
     """From where to send a partition."""
 
     topic_id: str
-    partition: int
-    position: int
+    partition: Partition
+    position: Offset
 
 
 class FetchLogs(PeerMessage, frozen=True, kw_only=True):
@@ -356,20 +363,20 @@ class FetchedPartition(msgspec.Struct, frozen=True, array_like=True):
     """One partition's part of the attachment: `data_bytes` of it, whole batches from `position` on."""
 
     topic_id: str
-    partition: int
-    position: int
-    data_bytes: int
-    high_watermark: int
-    log_start_offset: int
-    unsent_bytes: int
-    cleaned_below: int = 0
+    partition: Partition
+    position: Offset
+    data_bytes: Offset
+    high_watermark: Offset
+    log_start_offset: Offset
+    unsent_bytes: Offset
+    cleaned_below: Offset = 0
 
 
 class FetchedLogs(PeerMessage, frozen=True, kw_only=True):
     """What is new, in the attachment's order, and the metadata version of this moment."""
 
-    metadata_version: int
-    sent_wall_ms: int
+    metadata_version: Offset
+    sent_wall_ms: Offset
     partitions: tuple[FetchedPartition, ...]
     access: Access | None = None
     """Users' keys, ACLs, quotas and tokens, where they changed since the mirror was told last (INV-SAC1); read before what is attached counts."""
