@@ -17,15 +17,14 @@ from uuid import UUID
 import msgspec
 
 from idempotency.identity import LogKey
-from region_broker.limits import ARRAY_ELEMENTS_MAX
 from region_broker.region.peers.protocol import (
+    LOGS_MAX,
     Epoch,
     Offset,
     Partition,
     PeerMessage,
 )
 
-LOGS_MAX: Final = ARRAY_ELEMENTS_MAX
 LOGS_CHECKED_AT_ONCE: Final = 1_000
 NOT_LEADING: Final = "not-leading"
 OTHER_LEADER_EPOCH: Final = "other-leader-epoch"

@@ -2,6 +2,7 @@
 
 INV-PF2  what is longer than a frame may be is not sent, and ends its connection, never the node: an answer is as long as the question
 INV-PF3  a mirror and its primary tell no offset, version or time that there cannot be: it is written into files, and counted on from
+INV-PF4  what a mirror lets begin and forgets in one step has bounds
 INV-PF1  a notice has no answer and the correlation id 0; it is said to nodes of the same region only, as a version that
          knows none ends the connection on which one comes
 
@@ -31,12 +32,15 @@ import msgspec
 from geo_replicator.folder_life import Shown
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
+from region_broker.limits import ARRAY_ELEMENTS_MAX
 from region_broker.ports.network import Buffer
 from region_broker.region.peers.replacement import Replacement
 from region_broker.security.access import Access
 from region_broker.wire.chunks import ChunkQueue
 
 PREFACE: Final = b"TIDEMARK/1\n"
+LOGS_MAX: Final = ARRAY_ELEMENTS_MAX
+"""Logs that one message may name where they are worked on in one step."""
 NUMBERS_END: Final = 2**62
 """Offsets are below: whoever counts on from one stays in a signed 64 bits."""
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS_END)]
@@ -349,12 +353,12 @@ class FetchLogs(PeerMessage, frozen=True, kw_only=True):
     """Ask for what is new; `positions` are set, `forgotten` removed, the rest goes on where it was sent to.
 
     The session lives with the connection, so requests can be pipelined. Answered at once when anything is
-    there, else after `wait_ms_max`.
+    there, else after `wait_ms_max`. It names `LOGS_MAX` logs at most (INV-PF4).
     """
 
     region_epoch: RegionEpoch
-    positions: tuple[FetchPosition, ...] = ()
-    forgotten: tuple[tuple[str, int], ...] = ()
+    positions: Annotated[tuple[FetchPosition, ...], msgspec.Meta(max_length=LOGS_MAX)] = ()
+    forgotten: Annotated[tuple[tuple[str, int], ...], msgspec.Meta(max_length=LOGS_MAX)] = ()
     bytes_max: int
     wait_ms_max: int
 
