@@ -24,8 +24,9 @@ def check_hello(hello: Hello) -> None:
     check_region_epochs(hello.region, _region_epochs(hello))
     if any(newer.region_epoch <= older.region_epoch for older, newer in pairwise(hello.lineage)):
         raise PeerProtocolError(f"region {hello.region} has a lineage that is not in order")
+    known: set[str] = set()
     for entry in hello.lineage:
-        _check_base(hello.region, entry)
+        _check_base(hello.region, entry, known)
 
 
 def check_region_epochs(region: str, region_epochs: Iterable[int]) -> None:
@@ -45,11 +46,12 @@ def _region_epochs(hello: Hello) -> Iterator[int]:
         yield from (entry.region_epoch, entry.base_region_epoch)
 
 
-def _check_base(region: str, entry: LineageEntry) -> None:
-    """Raise `PeerProtocolError` where an entry acts from what is no tidemark (INV-PHL2)."""
-    for key in entry.positions:
+def _check_base(region: str, entry: LineageEntry, known: set[str]) -> None:
+    """Raise `PeerProtocolError` where an entry acts from what is no tidemark (INV-PHL2); `known`: keys that were looked at."""
+    for key in entry.positions.keys() - known:  # all entries name much the same logs
         if not LogKey.is_encoded(key):
             raise PeerProtocolError(f"region {region} has a lineage that names the log {key!r:.80}")
+    known.update(entry.positions)
     numbers = (entry.base_number, *entry.positions.values())
     if not 0 <= min(numbers) <= max(numbers) <= NUMBER_MAX:
         raise PeerProtocolError(f"region {region} has a lineage with offsets that there cannot be")

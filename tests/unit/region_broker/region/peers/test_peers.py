@@ -600,6 +600,25 @@ def test_INV_PHL2_what_regions_say_is_learnt() -> None:
     check_hello(msgspec.structs.replace(PlayedIdentity("us").hello(), lineage=lineage, folder=born((1 << 15) - 1)))  # fmt: skip
 
 
+async def test_a_lineage_of_many_logs_and_takeovers_is_heard() -> None:
+    """Each entry names every log: with 10,000 of them, forty-one switches have more than 16 MiB."""
+    positions = {LogKey(UUID(int=number), 0).encode(): 1 << 40 for number in range(10_000)}
+    lineage = tuple(began(8 * number, **positions) for number in range(1, 42))
+    assert len(msgspec.msgpack.encode(lineage)) > 16 * 1024 * 1024
+
+    class OfLongLife(PlayedIdentity):
+        def hello(self) -> Hello:
+            return msgspec.structs.replace(super().hello(), lineage=lineage)
+
+    mirror = PlayedIdentity("mirror")
+    async with (
+        served(OfLongLife("primary")) as (_, address),
+        opened(AsyncioNetwork(), address, mirror) as (_, hello),
+    ):
+        assert len(hello.lineage) == len(lineage)
+    assert len(mirror.heard) == 1
+
+
 @pytest.mark.parametrize("said", UNSOUND)
 async def test_INV_PHL1_INV_PHL2_what_no_region_can_have_said_is_not_learnt(
     said: dict[str, Any],
