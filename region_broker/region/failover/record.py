@@ -24,6 +24,7 @@ from idempotency.ports import Clock
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.refusals import CommandRefused
 from region_broker.controller.region_folder import (
     BeginRegionFolder,
@@ -33,12 +34,15 @@ from region_broker.controller.region_folder import (
     RegionFolder,
     RegionFolderCommand,
 )
+from region_broker.limits import KIB
 from region_broker.region.failover.gathering import Gathering
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused
 from region_broker.region.ports import MetadataSide
 
 AGAIN_MS: Final = 100
+STATE_BYTES_MAX: Final = RaftSettings().payload_bytes_max - KIB
+"""Of the state, beside which the command that records it has a few bytes."""
 _log: Final = logging.getLogger("tidemark.failover")
 
 
@@ -139,6 +143,7 @@ class RegionRecord:
             await self._gather()
         folder, encoded = self._folder, _encoded(after)
         assert folder is not None, "begin comes first"
+        _tell_too_large(event, encoded)
         follows = folder.failover_number
         try:
             await self._change(lambda epoch: RecordFailover(epoch, follows, encoded))
@@ -228,6 +233,16 @@ class PatientMetadata:
             except MetadataUnwritable as error:
                 _log.warning("a step of the failover waits: %s", error)
                 await self._clock.sleep_ms(AGAIN_MS)
+
+
+def _tell_too_large(event: Event, encoded: bytes) -> None:
+    """Say what to do about a state that no quorum takes: it names each log once for each takeover that this region missed."""
+    if len(encoded) > STATE_BYTES_MAX:
+        _log.error(
+            "%s cannot be recorded: it has %d bytes, and %d are the most. This region missed too many takeovers for the number of its"
+            " logs: stop all its nodes, empty their data folders, and start them again, then they copy all from the region that acts",
+            type(event).__name__, len(encoded), STATE_BYTES_MAX,
+        )  # fmt: skip
 
 
 def _encoded(state: State | None) -> bytes:
