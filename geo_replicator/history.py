@@ -127,6 +127,15 @@ def _difference(shown: ShownLog, agreed_end: int, reason: str) -> HistoryDiffere
     return HistoryDifference(shown.key, agreed, shown.cut_offset, shown.end_offset, reason)
 
 
+def beyond_shown(found: Iterable[HistoryDifference], shown: Iterable[ShownLog]) -> str:
+    """Return what another region says to hold of a log that nobody showed it so far; empty where it says no such thing."""
+    ends = {log.key: log.cut_offset for log in shown}
+    for each in found:
+        if not 0 <= each.agreed_end <= ends.get(each.key, -1):
+            return f"says that it holds {each.key.encode()} up to {each.agreed_end}: nobody asked for that"
+    return ""
+
+
 def in_pieces(keys: Iterable[LogKey], size: int = LOGS_PER_PIECE) -> Iterator[list[LogKey]]:
     """Yield the keys in order, `size` at a time."""
     ordered = iter(sorted(keys))

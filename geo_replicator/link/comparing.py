@@ -7,7 +7,9 @@ of what both share is found by halving: a question for each doubling of the log.
 goes to the number that the life behind the copy had, and with it the leader epoch. 3. It writes other batches at the
 same offsets: leader epochs and ends agree, the bytes do not.
 
-INV-CG1  what both share grows, the bound of it falls, and they never pass each other; so the search ends
+INV-CG1  what both share grows, the bound of it falls, and they never pass each other; so the search ends, also where a cleaning
+         left holes: of an offset in one, `batch_at` tells the batch behind it
+         1. A log's [4, 20) is cleaned away. 2. The other one ends at 10. 3. The batch of 20 is not shared: that bounds nothing.
 INV-CG2  no log is said to be shared beyond where it ends here
 
 Not here: what follows from a difference (`core`), reading batches (`ports.MirrorLogs`).
@@ -57,10 +59,20 @@ def agrees(mirror: MirrorLogEnd, primary: PrimaryLogEnd) -> bool:
 
 @dataclass(slots=True)
 class _Search:
-    """Both logs agree below `agreed`; no batch that ends beyond `bound` is shared."""
+    """Both logs agree below `agreed`; no batch that ends beyond `bound` is shared. Either may lie in a hole."""
 
     agreed: int
     bound: int
+
+    @property
+    def middle(self) -> int:
+        """Return the offset to look at next, at or above `agreed` and below `bound`."""
+        return (self.agreed + self.bound - 1) // 2
+
+    def is_not_shared(self, offset: int, base: int) -> None:
+        """Bound what is shared: the batch at `base`, which was found for `offset`, is not (INV-CG1)."""
+        before, self.bound = self.bound, max(self.agreed, min(base, offset))
+        assert self.bound < before, f"INV-CG1: {self}, {base} for {offset}"
 
 
 async def compared(
@@ -121,22 +133,23 @@ async def _shared_ends(
         for key, difference in differing.items()
     }
     while True:
-        probes: dict[LogKey, int] = {}
-        bases: dict[LogKey, int] = {}
+        probes: dict[LogKey, tuple[int, int, int]] = {}
         for key, search in searches.items():
             while search.agreed < search.bound and key not in probes:
-                middle = (search.agreed + search.bound + 1) // 2
-                base, end = await logs.batch_at(key, middle - 1)
+                offset = search.middle
+                base, end = await logs.batch_at(key, offset)
                 if end > search.bound:
-                    search.bound = max(search.agreed, base)
+                    search.is_not_shared(offset, base)
                 else:
-                    probes[key], bases[key] = end, base
+                    probes[key] = offset, base, end
         if not probes:
             return {key: search.agreed for key, search in searches.items()}
-        missed = await _differences(session, logs, probes)
-        for key, end in probes.items():
+        missed = await _differences(
+            session, logs, {key: end for key, (_, _, end) in probes.items()}
+        )
+        for key, (offset, base, end) in probes.items():
             if key in missed:
-                searches[key].bound = max(searches[key].agreed, bases[key])
+                searches[key].is_not_shared(offset, base)
             else:
                 assert end > searches[key].agreed, f"INV-CG1: {searches[key]}, {end}"
                 searches[key].agreed = end

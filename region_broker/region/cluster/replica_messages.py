@@ -16,14 +16,16 @@ from uuid import UUID
 
 import msgspec
 
-from idempotency.identity import LeaderEpoch, LogKey
-from region_broker.limits import ARRAY_ELEMENTS_MAX
-from region_broker.region.peers.protocol import PeerMessage
+from idempotency.identity import LogKey
+from region_broker.region.peers.protocol import (
+    LOGS_MAX,
+    Epoch,
+    Offset,
+    Partition,
+    PeerMessage,
+)
 
-LOGS_MAX: Final = ARRAY_ELEMENTS_MAX
 LOGS_CHECKED_AT_ONCE: Final = 1_000
-NUMBERS_END: Final = 2**62
-"""Offsets are below: whoever counts on from one stays in a signed 64 bits."""
 NOT_LEADING: Final = "not-leading"
 OTHER_LEADER_EPOCH: Final = "other-leader-epoch"
 UNKNOWN_FOLLOWER: Final = "unknown-follower"
@@ -31,10 +33,6 @@ OUT_OF_RANGE: Final = "out-of-range"
 CONNECTION_ENDED: Final = "connection-ended"
 LEADS_ANEW: Final = "leads-anew"
 OTHER_LINEAGE: Final = "other-lineage"
-
-Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS_END)]
-Epoch: TypeAlias = Annotated[LeaderEpoch, msgspec.Meta(ge=-1, lt=NUMBERS_END)]
-Partition: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class AskedLog(msgspec.Struct, frozen=True, array_like=True):

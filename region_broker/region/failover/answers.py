@@ -304,9 +304,11 @@ class FailoverAnswers:
     async def _on_statement(
         self, _session: PeerSession, message: AskStatement, _attachment: memoryview
     ) -> Reply:
+        if message.domain != self._parts.domain:  # it names a folder
+            raise PeerRefused("unknown-domain", f"no domain is called {message.domain!r:.80}")
         try:
             found = self._parts.quarantine.statement(message.domain, message.region_epoch)
-        except QuarantineDamaged as error:
+        except (QuarantineDamaged, OSError) as error:
             raise PeerRefused("unreadable", str(error)) from error
         attached = [] if found is None else [msgspec.json.encode(found)]
         return Reply(StatementAnswer(found=found is not None), attached)

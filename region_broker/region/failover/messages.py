@@ -1,21 +1,27 @@
 """What two regions say to each other about who acts: status, promises, drains, loss statements.
 
+INV-FMS1  an answer with a region epoch that there cannot be ends its connection, as a Hello does (INV-PHL1): what is learnt of one is
+          recorded for good, and counted on from
 Asking twice changes nothing: a promise, a drain and its end may be repeated by the same asker.
 Not here: framing and handshakes (`peers.protocol`), what the answers cause (`failover.driver`).
 """
 
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from geo_replicator.directory import Promise, RegionReport
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import TidemarkPoint
+from idempotency.fencing import REGION_EPOCH_MAX
 from idempotency.identity import RegionEpoch
 from region_broker.region.peers.protocol import PeerMessage
 
 DRAIN_OVER: Final = "drain-over"
 DRAIN_FAILED: Final = "drain-failed"
+
+Epoch: TypeAlias = Annotated[RegionEpoch, msgspec.Meta(ge=-1, le=REGION_EPOCH_MAX)]
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class AskStatus(PeerMessage, frozen=True, kw_only=True):
@@ -30,12 +36,12 @@ class SiteStatus(PeerMessage, frozen=True, kw_only=True):
     region: str
     phase: str
     acting: bool
-    region_epoch: RegionEpoch
-    promised_epoch: RegionEpoch
+    region_epoch: Epoch
+    promised_epoch: Epoch
     promised_candidate: str = msgspec.field(name="promised_taker")
-    highest_epoch_known: RegionEpoch
-    claim_region_epoch: RegionEpoch
-    claim_number: int
+    highest_epoch_known: Epoch
+    claim_region_epoch: Epoch
+    claim_number: Number
 
     @property
     def claim(self) -> TidemarkPoint:
@@ -72,8 +78,8 @@ class PromiseAnswer(PeerMessage, frozen=True, kw_only=True):
 
     granted: bool
     reason: str
-    claim_region_epoch: RegionEpoch
-    claim_number: int
+    claim_region_epoch: Epoch
+    claim_number: Number
 
     @property
     def claim(self) -> TidemarkPoint:
@@ -92,8 +98,8 @@ class AskDrain(PeerMessage, frozen=True, kw_only=True):
 class Drained(PeerMessage, frozen=True, kw_only=True):
     """The last tidemark: it covers everything that was acknowledged."""
 
-    region_epoch: RegionEpoch
-    number: int
+    region_epoch: Epoch
+    number: Number
 
 
 class EndDrain(PeerMessage, frozen=True, kw_only=True):

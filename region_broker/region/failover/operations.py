@@ -28,6 +28,7 @@ from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import LossStatement
 from geo_replicator.quarantine import CutCause, Provenance
 from geo_replicator.tidemark import TidemarkError
+from idempotency.fencing import EpochExhausted
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance
 from region_broker.region.cluster.tail_copies import Elsewhere
@@ -171,7 +172,7 @@ class FailoverOperations:
         """Return what a failover to this region would lose at most if it were begun now."""
         self._check_history()
         domain = self._parts.metadata.image.domains[self._parts.domain]
-        epoch = await self._next_epoch({})
+        epoch = await self._would_be_epoch()
         try:
             return await self._driver.steps.state_loss(domain.acting_region, epoch, planned=False)
         except (TidemarkError, QuarantineDamaged, OSError) as error:
@@ -182,7 +183,7 @@ class FailoverOperations:
         against = self._refuted_by()
         if why := await kept_from_accepting(self._driver.outlook, against):
             raise OperationRefused("lost-logs", why)
-        epoch = await self._next_epoch({})
+        epoch = await self._would_be_epoch()
         claim = self._driver.outlook.known_claim()
         try:
             stated = await loss_to_accept(self._driver.outlook, against, epoch, claim)
@@ -334,7 +335,9 @@ class FailoverOperations:
             operation.status = "succeeded"
         except TimeoutError:
             self._fail(operation, "timed-out", "it did not end in time; ask for its status")
-        except (OperationFailed, PeerRefused, PeerUnreachable, IllegalTransition) as error:
+        except (
+            OperationFailed, PeerRefused, PeerUnreachable, IllegalTransition, EpochExhausted,
+        ) as error:  # fmt: skip
             self._fail(operation, "failed", str(error))
         finally:
             operation.phase = self._driver.state.phase.value
@@ -397,6 +400,8 @@ class FailoverOperations:
             why = str(error) or f"{timeout_ms // 1000} s; `tidemark region status` says what keeps region {self.region} behind"  # fmt: skip
             reason = f"region {old_region} was not reached up to its last tidemark in time: {why}"
             raise OperationFailed(f"{reason}. {then}") from error
+        except EpochExhausted as error:
+            raise OperationFailed(f"{error}. {await self._give_back(operation)}") from error
         return TakeoverBegun(
             region_epoch=epoch,
             old_region=old_region,
@@ -448,6 +453,7 @@ class FailoverOperations:
         return "It takes writes again."
 
     async def _next_epoch(self, statuses: Mapping[str, SiteStatus]) -> RegionEpoch:
+        """Return an epoch above all that anybody knows of; raises `EpochExhausted` where there is none (INV-F3)."""
         image = self._parts.metadata.image
         known = [
             self._driver.state.highest_epoch_known,
@@ -457,6 +463,13 @@ class FailoverOperations:
             *(status.highest_epoch_known for status in statuses.values()),
         ]
         return next_region_epoch(known, image.regions[self.region].ordinal)
+
+    async def _would_be_epoch(self) -> RegionEpoch:
+        """Return under which epoch this region would act by what it knows itself; raises `OperationRefused`."""
+        try:
+            return await self._next_epoch({})
+        except EpochExhausted as error:
+            raise OperationRefused("no-region-epoch-left", str(error)) from error
 
     async def _take_over(self, operation: Operation, takeover: TakeoverBegun) -> None:
         operation.region_epoch = takeover.region_epoch

@@ -251,7 +251,9 @@ class PatientMetadata:
 async def told_too_large(clock: Clock, refused: CommandRefused) -> None:
     """Say that a step of the failover has no room in the metadata (INV-FRC3), and return when that is to be said again."""
     _log.error(
-        "a failover cannot go on in this region of several nodes: %s. A step of it names each log; another region can take over meanwhile.",
+        "a failover cannot go on in this region of several nodes: %s. A step of it names each log, once for each takeover that this region missed: another"
+        " region can take over meanwhile. If this one has missed too many for the number of its logs, stop all its nodes, empty their data folders, and"
+        " start them again: then they copy all from the region that acts",
         refused.reason,
     )
     await clock.sleep_ms(TOO_LARGE_AGAIN_MS)

@@ -18,6 +18,8 @@ from region_broker.controller.refusals import COMMAND_TOO_LARGE
 from region_broker.ports.unbroken import to_its_end
 from region_broker.region.ports import MetadataSide
 from region_broker.security.access import ACCESS_BYTES_MAX, Access, bytes_in
+from region_broker.security.quotas.entities import QuotaRefused, check_followed
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 _log: Final = logging.getLogger("tidemark.access")
 _TOO_LARGE: Final = (
@@ -43,6 +45,7 @@ class MirrorAccess:
         ours = self._metadata.image.access
         if access == ours:
             return
+        await _check_quotas(access)
         await to_its_end(self._take(access))
         _log.info(
             "users, ACLs, quotas and tokens are as at the primary now: %s", _told(ours, access)
@@ -60,6 +63,17 @@ class MirrorAccess:
             raise LinkFailed(
                 f"the primary's users and ACLs cannot be kept here, so nothing is shown that is under them: {error}"
             ) from error
+
+
+async def _check_quotas(access: Access) -> None:
+    """Raise `LinkFailed` where the primary says a quota that no region can keep, and read at its next start (INV-SQE3)."""
+    yielding = CooperativeYield()
+    for quota in access.quotas:
+        await yielding.row()
+        try:
+            check_followed(quota)
+        except QuotaRefused as error:
+            raise LinkFailed(f"the primary sent a quota that is none: {error}") from error
 
 
 def _told(ours: Access, theirs: Access) -> str:

@@ -19,7 +19,7 @@ import msgspec
 
 from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.failover_events import EntryRecord
-from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
+from geo_replicator.history import HistoryDifference, ShownLog, beyond_shown, in_pieces
 from geo_replicator.lag import Lag
 from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
 from geo_replicator.ports import (
@@ -229,11 +229,8 @@ class PeerPrimarySession:
             found = [each.difference() for each in judged.differences]
         except ValueError as error:
             raise LinkFailed(f"the primary sent a log key that is none: {error}") from error
-        ends = {log.key: log.cut_offset for log in shown}
-        for each in found:
-            if not 0 <= each.agreed_end <= ends.get(each.key, -1):  # INV-HPR1
-                text = f"the primary says that it holds {each.key.encode()} up to {each.agreed_end}: nobody asked for that"
-                raise LinkFailed(text)
+        if wrong := beyond_shown(found, shown):
+            raise LinkFailed(f"the primary {wrong}")  # INV-HPR1
         return found
 
     async def registry(self) -> tuple[int, tuple[MirrorTopic, ...]]:

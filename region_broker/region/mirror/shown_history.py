@@ -1,6 +1,7 @@
 """Evidence of what a region has shown, read from its logs; and whether its logs hold what another one shows (T33).
 
 INV-SH3  a batch that begins below the offset that is asked for and ends beyond it is sound: no batch ends there
+INV-SH4  whoever looks at many logs, or many times at one, serves others in between, also where memory has all of it
 The loop does not wait for a disk: batches that memory has not are read in by a thread (`log.cold_reads`). A log whose
 bytes cannot be read is no evidence, neither for nor against.
 
@@ -19,8 +20,11 @@ from idempotency.record_batch import BatchError, iter_headers
 from region_broker.log.failures import CorruptRange, LogError, PartitionFailed
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
+from region_broker.wire.cooperative_yield import CooperativeYield, give_way
 
 _ONE_BATCH: Final = 1
+_ROWS_OF_A_READ: Final = 5
+"""What looking at a log counts for (`YIELD_ROWS`): some 50 us."""
 
 
 class ShownHistory:
@@ -32,7 +36,11 @@ class ShownHistory:
 
     async def evidence(self, cut: Cut, keys: Iterable[LogKey]) -> list[ShownLog]:
         """Return what shows that these logs hold `cut`."""
-        return [await self._shown(key, cut.position_of(key)) for key in keys]
+        found, yielding = [], CooperativeYield()
+        for key in keys:
+            await yielding.row(_ROWS_OF_A_READ)
+            found.append(await self._shown(key, cut.position_of(key)))
+        return found
 
     async def _shown(self, key: LogKey, cut_offset: int) -> ShownLog:
         partition = self._partitions.by_id(key.topic_id, key.partition)
@@ -47,8 +55,9 @@ class ShownHistory:
         self, shown: Sequence[ShownLog], may_be_deleted: Callable[[UUID, int], bool]
     ) -> list[HistoryDifference]:
         """Return what these logs do not hold of what another region has shown; a deleted topic is no loss."""
-        found = []
+        found, yielding = [], CooperativeYield()
         for log in shown:
+            await yielding.row(_ROWS_OF_A_READ)
             if may_be_deleted(log.key.topic_id, log.written_under):
                 continue
             difference = difference_of(log, await self._held(log))
@@ -83,7 +92,11 @@ class ShownHistory:
         return self._of(key).kept_from
 
     async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
-        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
+        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`.
+
+        Others are served before (INV-SH4).
+        """
+        await give_way()
         partition = self._of(key)
         try:
             found = await self._partitions.cold_reads.read(partial(_extent_at, partition, offset))

@@ -23,8 +23,6 @@ from region_broker.region.peers.protocol import (
     PeerUnreachable,
 )
 
-# The answer to a handshake holds the lineage: the positions of every log, once per takeover.
-HANDSHAKE_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
@@ -33,7 +31,8 @@ class PeerClient(PeerCalls):
 
     def __init__(self, stream: ByteStream, identity: PeerIdentity) -> None:
         """Speak on `stream`, which is open and unused."""
-        super().__init__(stream, HANDSHAKE_ANSWER_BYTES_MAX)
+        # The answer to a handshake holds the lineage: the positions of every log, once per takeover.
+        super().__init__(stream, PEER_FRAME_BYTES_MAX)
         self._identity = identity
 
     @classmethod
@@ -67,7 +66,6 @@ class PeerClient(PeerCalls):
         self._identity.learn(answer)
         if answer.refused:
             raise PeerRefused(answer.refused_code, answer.refused)
-        self._reader.bytes_max = PEER_FRAME_BYTES_MAX
         return answer
 
 

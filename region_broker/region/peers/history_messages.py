@@ -1,5 +1,7 @@
 """What two regions say to each other about the history that one has shown and the other should hold (T33, T34).
 
+INV-PHM1  a message names no more logs than several pieces have, and `LOGS_MAX` where it names all of a region: they are worked on in one step
+
 Evidence goes in pieces of at most `geo_replicator.history.LOGS_PER_PIECE` logs, each judged by itself: no message grows
 with the number of partitions.
 
@@ -7,14 +9,17 @@ Not here: framing (`peers.protocol`), the judgement (`geo_replicator.history`), 
 `region_broker.region.failover.steps`).
 """
 
-from typing import Self
+from typing import Annotated, Final, Self, TypeAlias
 
 import msgspec
 
-from geo_replicator.history import HistoryDifference, LastBatch, ShownLog
+from geo_replicator.history import LOGS_PER_PIECE, HistoryDifference, LastBatch, ShownLog
 from geo_replicator.lineage import LogKey
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
-from region_broker.region.peers.protocol import PeerMessage
+from region_broker.region.peers.protocol import LOGS_MAX, PeerMessage
+
+PIECE_MAX: Final = 10 * LOGS_PER_PIECE
+"""Logs of one message: another version may make larger pieces."""
 
 
 class LogEvidence(msgspec.Struct, frozen=True, array_like=True):
@@ -73,19 +78,22 @@ class LogDifference(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+Shown: TypeAlias = Annotated[tuple[LogEvidence, ...], msgspec.Meta(max_length=PIECE_MAX)]
+
+
 class ProveHistory(PeerMessage, frozen=True, kw_only=True):
     """A mirror that reached a tidemark shows a piece of what it has shown: does the primary region hold it?"""
 
     region_epoch: RegionEpoch
     reached_region_epoch: RegionEpoch
     number: int
-    logs: tuple[LogEvidence, ...]
+    logs: Shown
 
 
 class HistoryJudged(PeerMessage, frozen=True, kw_only=True):
     """What the primary region does not hold of the piece; nothing where it holds all of it."""
 
-    differences: tuple[LogDifference, ...]
+    differences: Annotated[tuple[LogDifference, ...], msgspec.Meta(max_length=PIECE_MAX)]
 
 
 class AskDeletions(PeerMessage, frozen=True, kw_only=True):
@@ -95,14 +103,14 @@ class AskDeletions(PeerMessage, frozen=True, kw_only=True):
     """
 
     region_epoch: RegionEpoch
-    logs: tuple[str, ...]
-    written_under: tuple[int, ...] = ()
+    logs: Annotated[tuple[str, ...], msgspec.Meta(max_length=PIECE_MAX)]
+    written_under: Annotated[tuple[int, ...], msgspec.Meta(max_length=PIECE_MAX)] = ()
 
 
 class DeletionsTold(PeerMessage, frozen=True, kw_only=True):
     """The topics that a command deleted, by id."""
 
-    topic_ids: tuple[str, ...]
+    topic_ids: Annotated[tuple[str, ...], msgspec.Meta(max_length=PIECE_MAX)]
 
 
 class AskHistory(PeerMessage, frozen=True, kw_only=True):
@@ -117,14 +125,14 @@ class HistoryPiece(PeerMessage, frozen=True, kw_only=True):
     region_epoch: RegionEpoch
     reached_region_epoch: RegionEpoch
     number: int
-    logs: tuple[LogEvidence, ...]
+    logs: Shown
     after: str = ""
 
 
 class AskHeld(PeerMessage, frozen=True, kw_only=True):
     """Do your logs hold these batches? Answered by `HistoryJudged`; nothing follows from it."""
 
-    logs: tuple[LogEvidence, ...]
+    logs: Shown
 
 
 class AskBeyond(PeerMessage, frozen=True, kw_only=True):
@@ -133,7 +141,7 @@ class AskBeyond(PeerMessage, frozen=True, kw_only=True):
     domain: str
     region_epoch: RegionEpoch
     for_region: str
-    positions: dict[str, int]
+    positions: Annotated[dict[str, int], msgspec.Meta(max_length=LOGS_MAX)]
 
 
 class BeyondStated(PeerMessage, frozen=True, kw_only=True):

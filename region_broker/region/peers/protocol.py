@@ -1,6 +1,8 @@
 """The peer protocol: what two nodes say to each other, of different regions or of one, and how it is framed.
 
 INV-PF2  what is longer than a frame may be is not sent, and ends its connection, never the node: an answer is as long as the question
+INV-PF3  a mirror and its primary tell no offset, version or time that there cannot be: it is written into files, and counted on from
+INV-PF4  what a mirror lets begin and forgets in one step has bounds
 INV-PF1  a notice has no answer and the correlation id 0; it is said to nodes of the same region only, as a version that
          knows none ends the connection on which one comes
 
@@ -23,19 +25,28 @@ messages cause.
 import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from geo_replicator.folder_life import Shown
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
+from region_broker.limits import ARRAY_ELEMENTS_MAX
 from region_broker.ports.network import Buffer
 from region_broker.region.peers.replacement import Replacement
 from region_broker.security.access import Access
 from region_broker.wire.chunks import ChunkQueue
 
 PREFACE: Final = b"TIDEMARK/1\n"
+LOGS_MAX: Final = ARRAY_ELEMENTS_MAX
+"""Logs that one message may name where they are worked on in one step."""
+NUMBERS_END: Final = 2**62
+"""Offsets are below: whoever counts on from one stays in a signed 64 bits."""
+Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS_END)]
+OffsetOrNone: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, lt=NUMBERS_END)]
+Epoch: TypeAlias = Annotated[LeaderEpoch, msgspec.Meta(ge=-1, lt=NUMBERS_END)]
+Partition: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 PEER_FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
 HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * 1024
 VIEWED_BYTES_MIN: Final = 64 * 1024
@@ -296,7 +307,7 @@ class SyncedTopic(msgspec.Struct, frozen=True, kw_only=True):
 class TopicRegistry(PeerMessage, frozen=True, kw_only=True):
     """All topics at metadata version `metadata_version` of the primary region (M)."""
 
-    metadata_version: int
+    metadata_version: Offset
     topics: tuple[SyncedTopic, ...]
     access: Access | None = None
     """Users' keys, ACLs, quotas and tokens at that version (INV-SAC1); None from a version that has none."""
@@ -310,11 +321,11 @@ class LogEpochEnd(msgspec.Struct, frozen=True, array_like=True):
     """
 
     topic_id: str
-    partition: int
-    leader_epoch: LeaderEpoch
-    end_offset: int
-    log_start_offset: int = 0
-    readable_from: int = -1
+    partition: Partition
+    leader_epoch: Epoch
+    end_offset: OffsetOrNone
+    log_start_offset: Offset = 0
+    readable_from: OffsetOrNone = -1
 
 
 class CheckLogs(PeerMessage, frozen=True, kw_only=True):
@@ -334,20 +345,20 @@ class FetchPosition(msgspec.Struct, frozen=True, array_like=True):
     """From where to send a partition."""
 
     topic_id: str
-    partition: int
-    position: int
+    partition: Partition
+    position: Offset
 
 
 class FetchLogs(PeerMessage, frozen=True, kw_only=True):
     """Ask for what is new; `positions` are set, `forgotten` removed, the rest goes on where it was sent to.
 
     The session lives with the connection, so requests can be pipelined. Answered at once when anything is
-    there, else after `wait_ms_max`.
+    there, else after `wait_ms_max`. It names `LOGS_MAX` logs at most (INV-PF4).
     """
 
     region_epoch: RegionEpoch
-    positions: tuple[FetchPosition, ...] = ()
-    forgotten: tuple[tuple[str, int], ...] = ()
+    positions: Annotated[tuple[FetchPosition, ...], msgspec.Meta(max_length=LOGS_MAX)] = ()
+    forgotten: Annotated[tuple[tuple[str, int], ...], msgspec.Meta(max_length=LOGS_MAX)] = ()
     bytes_max: int
     wait_ms_max: int
 
@@ -356,20 +367,20 @@ class FetchedPartition(msgspec.Struct, frozen=True, array_like=True):
     """One partition's part of the attachment: `data_bytes` of it, whole batches from `position` on."""
 
     topic_id: str
-    partition: int
-    position: int
-    data_bytes: int
-    high_watermark: int
-    log_start_offset: int
-    unsent_bytes: int
-    cleaned_below: int = 0
+    partition: Partition
+    position: Offset
+    data_bytes: Offset
+    high_watermark: Offset
+    log_start_offset: Offset
+    unsent_bytes: Offset
+    cleaned_below: Offset = 0
 
 
 class FetchedLogs(PeerMessage, frozen=True, kw_only=True):
     """What is new, in the attachment's order, and the metadata version of this moment."""
 
-    metadata_version: int
-    sent_wall_ms: int
+    metadata_version: Offset
+    sent_wall_ms: Offset
     partitions: tuple[FetchedPartition, ...]
     access: Access | None = None
     """Users' keys, ACLs, quotas and tokens, where they changed since the mirror was told last (INV-SAC1); read before what is attached counts."""

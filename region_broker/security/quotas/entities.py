@@ -16,7 +16,7 @@ from enum import Enum, StrEnum
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, TypeAlias
 
-from region_broker.security.access import QuotaEntity
+from region_broker.security.access import Quota, QuotaEntity
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -102,6 +102,13 @@ def checked_limit(entity: QuotaEntity, key: str, value: float) -> None:
         raise QuotaRefused(f"Proposed value for {key} is too large for {_article(most[1])}.")
     if value % 1.0 > 1e-6:
         raise QuotaRefused(f"{key} cannot be a fractional value.")
+
+
+def check_followed(quota: Quota) -> None:
+    """Raise `QuotaRefused` unless another region's quota can be kept, read back and counted by: one of a newer version may say more."""
+    for key, value in quota.limits.items():
+        if not (math.isfinite(value) and value > 0.0):
+            raise QuotaRefused(f"Quota {key:.200} must be a finite number greater than 0")
 
 
 def _article(kind: str) -> str:

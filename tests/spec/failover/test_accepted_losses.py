@@ -10,6 +10,8 @@ from geo_replicator.failover import Phase
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import LogBound, LossStatement
 from region_broker.records.batches import Record, build_batch
+from region_broker.region.failover import answers
+from region_broker.region.peers.history_messages import AskHeld, HistoryJudged, LogDifference
 from tests.fixtures.failover_regions import ORDERS, Pair
 from tests.fixtures.waiting import until
 
@@ -128,6 +130,26 @@ async def test_INV_AL3_what_cannot_be_named_is_told_and_the_rest_is_named(pair: 
     )
     assert (nothing.tidemark_region_epoch, nothing.tidemark_number) == base
     assert nothing.accepted
+
+
+@pytest.mark.parametrize("agreed_end", [-1, 1 << 40])
+async def test_INV_AL3_a_region_that_says_to_hold_what_nobody_showed_it_is_not_believed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, agreed_end: int
+) -> None:
+    await wound_back(pair, shown=["gone"], copied=[], again=["other"])
+
+    async def held(_: object, message: AskHeld) -> HistoryJudged:
+        found = [
+            LogDifference(log.key, agreed_end, log.cut_offset, log.end_offset, "played")
+            for log in message.logs
+        ]
+        return HistoryJudged(differences=tuple(found))
+
+    monkeypatch.setattr(answers, "held_here", held)
+    stated = await pair.eu.operations.loss_to_accept()
+    told = "everything that region us holds beyond this region, which cannot be named now: region us says that it holds"
+    assert told in stated.open_bound
+    assert "nobody asked for that" in stated.open_bound
 
 
 async def write_as_one(pair: Pair, *values: str) -> None:

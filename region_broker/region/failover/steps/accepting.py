@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.failover_events import TakeoverBegun
-from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog
+from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog, beyond_shown
 from geo_replicator.known_lives import SILENT_MS
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.link.comparing import shared_ends
@@ -340,11 +340,14 @@ class _Asked:
             timeout_ms=self.outlook.settings.ask_timeout_ms,
         )
         try:
-            return [found.difference() for found in judged.differences]
+            found = [each.difference() for each in judged.differences]
         except ValueError as error:
             raise PeerRefused(
                 "malformed", f"region {self.region} sent a log key that is none"
             ) from error
+        if wrong := beyond_shown(found, shown):
+            raise PeerRefused("malformed", f"region {self.region} {wrong}")  # INV-HPR1
+        return found
 
 
 async def _parting(outlook: Outlook, region: str) -> dict[LogKey, int]:
@@ -378,7 +381,7 @@ async def _stated_by(outlook: Outlook, takeover: Takeover) -> LossStatement:
     )
     try:
         return msgspec.json.decode(attached, type=LossStatement)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PeerRefused("malformed", f"the statement is not readable: {error}") from error
 
 

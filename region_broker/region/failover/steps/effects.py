@@ -4,6 +4,8 @@ INV-FS2  a step may be cancelled anywhere and run again, in this process or the 
 INV-FS3  writes open only in `act`, when all else is done, and only if nothing higher was learnt meanwhile
 INV-FS4  a quarantine that cannot be written ends no region that cuts its logs: that is said, and tried again; nothing is
          served or copied from before the cut that was not before
+INV-FS6  what another region sends as its loss statement ends no return: one that cannot be read, or is of another takeover or domain,
+         is not kept
 A step returns the event that ends it, or None when only something from outside can end it. While it acts, a region
 makes a handshake with the others: two that act both hear of it as soon as they are connected.
 
@@ -605,9 +607,20 @@ class FailoverSteps:
                 _log.warning("loss statement of %s not fetched: %s", record.acting_region, error)
                 continue
             if answer.found:
-                statement = msgspec.json.decode(attached, type=LossStatement)
-                if statement.base == record.entry().base:
-                    self._parts.quarantine.keep_statement(statement)
+                self._keep_fetched(record, attached)
+
+    def _keep_fetched(self, record: EntryRecord, attached: bytes) -> None:
+        """Keep a statement that another region sent, if it is that of `record`: where it is kept, it says itself (INV-FS6)."""
+        try:
+            statement = msgspec.json.decode(attached, type=LossStatement)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            _log.warning(
+                "the loss statement of %s cannot be read, and is not kept: %s: the losses of region epoch %s are listed"
+                " here, and held against no statement", record.acting_region, error, record.region_epoch,
+            )  # fmt: skip
+            return
+        if _is_of(statement, self._parts.domain, record):
+            self._parts.quarantine.keep_statement(statement)
 
     async def adopt(self, effect: Adopt) -> Event | None:
         """Make the cut this region's own, up to the first tidemark (T21)."""
@@ -647,6 +660,11 @@ class FailoverSteps:
         if left_ms > 0:
             await self._parts.clock.sleep_ms(left_ms)
         return DrainRolledBack("nobody took over in time")
+
+
+def _is_of(statement: LossStatement, domain: str, record: EntryRecord) -> bool:
+    told = statement.domain, statement.region_epoch, statement.base
+    return told == (domain, record.region_epoch, record.entry().base)
 
 
 def _drained_by(takeover: TakeoverBegun | None, entry: EntryRecord) -> RegionEpoch | None:

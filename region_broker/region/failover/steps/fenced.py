@@ -25,6 +25,7 @@ from geo_replicator.failover_events import (
     ReturnBegun,
     TakeoverBegun,
 )
+from idempotency.fencing import EpochExhausted
 from idempotency.identity import RegionEpoch
 from region_broker.region.failover.log_surgery import is_acknowledged_work, tail_beyond
 from region_broker.region.failover.messages import SiteStatus
@@ -48,8 +49,12 @@ async def learn_lineage(outlook: Outlook, state: State) -> Event:
                     if found is not None:
                         return found
             if not _unseen_entries(outlook, state) and await may_reclaim(outlook, state, statuses):
-                return _reclaim(outlook, state, statuses)
-            await awaited.tell(statuses)
+                try:
+                    return _reclaim(outlook, state, statuses)
+                except EpochExhausted as error:
+                    awaited.tell_exhausted(error)
+            else:
+                await awaited.tell(statuses)
             await outlook.parts.clock.sleep_ms(outlook.settings.poll_ms)
     finally:
         outlook.nobody_acts = False
@@ -112,7 +117,18 @@ class _Awaited:
         outlook.parts.role.close_gate(reason)
         lasts = self._found == before and not candidates
         outlook.nobody_acts = lasts and not silent
-        if lasts and reason not in self._logged:
+        if lasts:
+            self._log_once(reason)
+
+    def tell_exhausted(self, error: EpochExhausted) -> None:
+        """Say that nobody can take over any more: the node stands still, and answers whoever asks (INV-F3)."""
+        reason = f"this region would act again, and cannot: {error}"
+        self._outlook.parts.role.close_gate(reason)
+        self._outlook.nobody_acts = True
+        self._log_once(reason)
+
+    def _log_once(self, reason: str) -> None:
+        if reason not in self._logged:
             self._logged.add(reason)
             _log.warning("%s", reason)
 
@@ -198,6 +214,7 @@ async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, Sit
 
 
 def _reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> TakeoverBegun:
+    """Return the takeover of this region from itself; raises `EpochExhausted`."""
     known = [state.highest_epoch_known]
     known += [status.highest_epoch_known for status in statuses.values()]
     ordinal = outlook.parts.metadata.image.regions[outlook.region].ordinal

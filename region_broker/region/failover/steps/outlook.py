@@ -7,15 +7,16 @@ Not here: what follows from it (`region.failover.steps.effects`, `region.failove
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from geo_replicator.failover_events import EntryRecord, HistoryRefuted
-from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage
+from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, LineageEntry
 from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Clock
+from region_broker.controller import metadata_image
 from region_broker.controller.metadata_image import DomainImage
 from region_broker.region.failover.gathering import GatheringSide, NeverSpread
 from region_broker.region.failover.messages import AskStatus, SiteStatus
@@ -32,6 +33,7 @@ from region_broker.region.ports import (
 from region_broker.region.role import RegionRole
 
 _log: Final = logging.getLogger("tidemark.failover")
+_Read: TypeAlias = tuple[metadata_image.LineageEntry, LineageEntry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,7 @@ class Outlook:
         self.heard_ms: dict[str, int] = {}
         self.refuted: HistoryRefuted | None = None
         self.nobody_acts = False
+        self._read: dict[RegionEpoch, _Read] = {}
         self.lives = self._begun_lives()
 
     def _begun_lives(self) -> Lives:
@@ -177,8 +180,15 @@ class Outlook:
         known = {entry.region_epoch: entry for entry in self.domain.lineage}
         for hello in self.hellos.values():
             known.update({entry.region_epoch: entry for entry in hello.lineage})
-        records = (EntryRecord(**msgspec.structs.asdict(known[epoch])) for epoch in sorted(known))
-        return Lineage(tuple(record.entry() for record in records))
+        self._read = {epoch: self._read_once(known[epoch]) for epoch in sorted(known)}
+        return Lineage(tuple(entry for _, entry in self._read.values()))
+
+    def _read_once(self, told: metadata_image.LineageEntry) -> _Read:
+        """Return an entry beside what was read of it: each names every log, and is looked at whenever somebody asks."""
+        read = self._read.get(told.region_epoch)
+        if read is not None and read[0] == told:
+            return read
+        return told, EntryRecord(**msgspec.structs.asdict(told)).entry()
 
     def known_claim(self) -> Cut:
         """Return this region's claim, `EMPTY_CUT` where it is not readable."""

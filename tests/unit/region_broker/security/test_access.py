@@ -1,6 +1,7 @@
 """Users' keys, ACLs, quotas and tokens as a part of the metadata: changes, what is stored, what a mirror takes over."""
 
 import asyncio
+import math
 from pathlib import Path
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -333,6 +334,16 @@ async def test_a_mirror_that_cannot_keep_it_shows_nothing_that_is_under_it() -> 
     metadata.refuses = True
     with pytest.raises(LinkFailed, match=r"nothing is shown that is under them: .*level 4"):
         await MirrorAccess(metadata).take(changed(NO_ACCESS, EVERYTHING))
+
+
+@pytest.mark.parametrize("limit", [math.inf, -math.inf, math.nan, 0.0, -1.0])
+async def test_INV_SQE3_a_quota_that_is_none_is_not_taken_over(limit: float) -> None:
+    """JSON has no word for infinity: the next start could not read what is kept."""
+    metadata = Counted(first_image())
+    wrong = Quota((("user", "alice"),), {"producer_byte_rate": 1024, "of a newer version": limit})
+    with pytest.raises(LinkFailed, match="a quota that is none: Quota of a newer version must be"):
+        await MirrorAccess(metadata).take(changed(NO_ACCESS, AccessChange(quotas_put=(wrong,))))
+    assert metadata.asked == []
 
 
 async def test_a_mirror_whose_only_nodes_metadata_cannot_be_written_does_not_go_on_as_if_it_had_it() -> (

@@ -10,7 +10,6 @@ import pytest
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey
 from region_broker.region.cluster.replica_messages import (
-    LOGS_MAX,
     NOT_LEADING,
     OTHER_LEADER_EPOCH,
     OUT_OF_RANGE,
@@ -27,7 +26,7 @@ from region_broker.region.cluster.replica_messages import (
 )
 from region_broker.region.peers.node_client import NodeClient
 from region_broker.region.peers.node_protocol import REPLICA
-from region_broker.region.peers.protocol import PeerMessage, PeerRefused, PeerUnreachable
+from region_broker.region.peers.protocol import LOGS_MAX, PeerMessage, PeerRefused, PeerUnreachable
 from tests.fixtures.cluster_images import let_in, member
 from tests.fixtures.node_logs import TOPIC_ID, batch
 from tests.fixtures.region_nodes import standing_of

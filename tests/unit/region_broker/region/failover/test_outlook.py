@@ -2,10 +2,12 @@
 
 from collections.abc import Coroutine
 from unittest.mock import Mock
+from uuid import UUID
 
 from msgspec.structs import replace
 
 from geo_replicator.folder_life import Shown
+from geo_replicator.lineage import LogKey
 from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings, Outlook
@@ -21,6 +23,35 @@ ENTRY = LineageEntry(
 def spawn(work: Coroutine[object, None, None], _name: str) -> bool:
     work.close()
     return True
+
+
+def outlook_of(*lineage: LineageEntry) -> Outlook:
+    metadata, folder = Mock(), Mock()
+    metadata.image.domains = {"main": Mock(lineage=lineage)}
+    folder.identity.met = {}
+    return Outlook(
+        FailoverParts(
+            domain="main", clock=Mock(), metadata=metadata, role=Mock(), tidemarks=Mock(), quarantine=Mock(), peers=Mock(),
+            folder=folder, manifest=Mock(),
+        ),
+        FailoverSettings(),
+    )  # fmt: skip
+
+
+def test_an_entry_of_the_lineage_is_read_once_also_where_each_handshake_tells_it_anew() -> None:
+    """It names every log: of ten thousand, and after forty takeovers, reading all of it takes seconds."""
+    key = LogKey(UUID(int=7), 1)
+    entry = replace(ENTRY, positions={key.encode(): 5})
+    outlook = outlook_of(entry)
+    (read,) = outlook.lineage().entries
+    assert read.positions == {key: 5}
+    told = replace(PlayedIdentity("us").hello(), lineage=(replace(entry, positions={**entry.positions}),))  # fmt: skip
+    outlook.heed(told)
+    assert outlook.lineage().entries[0] is read
+    outlook.heed(replace(told, lineage=(replace(entry, positions={key.encode(): 4}),)))
+    assert outlook.lineage().entries[0].positions == {key: 4}, "another one under the same epoch"
+    outlook.heed(replace(told, lineage=(replace(ENTRY, region_epoch=RegionEpoch(24)),)))
+    assert [each.region_epoch for each in outlook.lineage().entries] == [17, 24]
 
 
 def test_a_node_that_leads_again_goes_by_nothing_that_it_heard_before() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from geo_replicator.lineage import Cut, TidemarkPoint
+from geo_replicator.history import HistoryDifference, ShownLog
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from geo_replicator.link.comparing import shared_ends
 from geo_replicator.reconciliation.findings import Severity
 from geo_replicator.reconciliation.job import LocalEngine, Region, Request, reconcile_all
 from geo_replicator.whole_ends import WholeEnds
@@ -36,6 +38,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.mirror.mirror_log import key_of
+from region_broker.region.mirror.shown_history import ShownHistory
 from region_broker.region.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
 from region_broker.region.tidemarks.cut_leader import CutLeader
 from tests.fixtures.coordinator import Row
@@ -413,3 +416,57 @@ def test_a_log_is_not_cut_below_what_it_cleaned_itself() -> None:
     some.partition.truncate_to(cleaned_below)
     some.partition.truncate_to(0)  # nothing is left that could be missing
     assert some.partition.log.cleaning.holes_below == 0
+
+
+class EndsInAHole:
+    """A region that holds a log up to an offset, and of what it is shown only what ends below."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.asked = 0
+
+    async def show_history(
+        self, _point: TidemarkPoint, shown: Sequence[ShownLog]
+    ) -> Sequence[HistoryDifference]:
+        self.asked += 1
+        assert self.asked < 50, "INV-CG1: the search does not end"
+        return [
+            HistoryDifference(log.key, self.end, log.cut_offset, self.end, f"it ends at {self.end}")
+            for log in shown
+            if log.cut_offset > self.end
+        ]
+
+
+async def test_INV_CG1_the_search_in_a_log_that_was_cleaned_ends_at_a_batch_of_it() -> None:
+    """1. A log is cleaned, and has holes. 2. The other region's ends in one of them."""
+    some = filled()
+    assert clean(some)
+    key, end = key_of(some.partition), some.partition.high_watermark
+    batches = [
+        (header.base_offset, header.next_offset)
+        for _, header in iter_headers(all_bytes(some.partition))
+    ]
+    holes = [
+        offset
+        for (_, before), (base, _) in itertools.pairwise([(0, 0), *batches])
+        for offset in range(before, base)
+    ]
+    assert holes, "cleaning leaves some"
+    history = ShownHistory(some.table)
+    for offset in holes:
+        behind = next(batch for batch in batches if batch[0] > offset)
+        assert await history.batch_at(key, offset) == behind
+    for their_end in range(end):
+        shared = await shared_ends(EndsInAHole(their_end), RealLogs(history), {key: end})
+        assert shared == {key: max([0, *(last for _, last in batches if last <= their_end)])}
+
+
+class RealLogs:
+    """`comparing.OwnLogs` over the logs of one node."""
+
+    def __init__(self, history: ShownHistory) -> None:
+        self.evidence, self.batch_at = history.evidence, history.batch_at
+        self._history = history
+
+    async def first_offset(self, key: LogKey) -> int:
+        return self._history.first_offset(key)

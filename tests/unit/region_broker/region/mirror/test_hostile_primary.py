@@ -5,17 +5,26 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
+from geo_replicator.events import MirrorLogEnd
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import BEFORE_ALL, LogKey
 from geo_replicator.ports import LinkFailed, PrimarySession
+from idempotency.identity import NO_LEADER_EPOCH
 from region_broker.limits import PARTITION_COUNT_MAX, TOPIC_CONFIG_CHARS_MAX, TOPIC_CONFIG_COUNT_MAX
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.mirror.region_link import PeerPrimary
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.history_messages import HistoryJudged, LogDifference, ProveHistory
 from region_broker.region.peers.protocol import (
+    CheckedLogs,
+    CheckLogs,
+    FetchedLogs,
+    FetchedPartition,
+    FetchLogs,
+    LogEpochEnd,
     PeerMessage,
     SyncedTopic,
     SyncTopics,
@@ -111,3 +120,45 @@ async def test_INV_HPR1_a_log_is_not_held_beyond_what_was_shown_of_it(
         else:
             with pytest.raises(LinkFailed, match="nobody asked"):
                 await session.show_history(BEFORE_ALL, [SHOWN])
+
+
+END = 1 << 62
+"""No log is as long: in signed 64 bits, with room to count on from any offset."""
+CHECKED = ("end_offset", "log_start_offset", "readable_from", "leader_epoch", "partition")
+FETCHED = ("position", "data_bytes", "high_watermark", "log_start_offset", "unsent_bytes", "cleaned_below", "partition")  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [END, 1 << 63, (1 << 64) - 1, -2])
+@pytest.mark.parametrize("field", CHECKED)
+async def test_INV_HPR1_INV_PF3_a_log_is_not_compared_with_offsets_that_there_cannot_be(
+    field: str, number: int
+) -> None:
+    sound = LogEpochEnd(UUID(int=1).hex, 0, NO_LEADER_EPOCH, END - 1, END - 1, -1)
+    asked = {SHOWN.key: MirrorLogEnd(NO_LEADER_EPOCH, 0)}
+    async with told(CheckLogs, CheckedLogs(logs=(sound,))) as session:
+        found = await session.check(asked)
+        assert found[SHOWN.key].log_start_offset == END - 1
+    wrong = msgspec.structs.replace(sound, **{field: number})
+    async with told(CheckLogs, CheckedLogs(logs=(sound, wrong))) as session:
+        with pytest.raises(LinkFailed, match="malformed"):
+            await session.check(asked)
+
+
+@pytest.mark.parametrize("number", [END, 1 << 63, (1 << 64) - 1, -1])
+@pytest.mark.parametrize("field", [*FETCHED, "metadata_version", "sent_wall_ms"])
+async def test_INV_HPR1_INV_PF3_nothing_is_fetched_with_offsets_that_there_cannot_be(
+    field: str, number: int
+) -> None:
+    sound = FetchedPartition(UUID(int=1).hex, 0, 0, 0, END - 1, END - 1, END - 1, END - 1)
+    answer = FetchedLogs(metadata_version=1, sent_wall_ms=1, partitions=(sound,))
+    async with told(FetchLogs, answer) as session:
+        (part,) = (await session.fetch({}, [])).parts
+        assert part.cleaned_below == END - 1
+    if field in FETCHED:
+        parts = (msgspec.structs.replace(sound, **{field: number}),)
+        answer = msgspec.structs.replace(answer, partitions=parts)
+    else:
+        answer = msgspec.structs.replace(answer, **{field: number})
+    async with told(FetchLogs, answer) as session:
+        with pytest.raises(LinkFailed, match="malformed"):
+            await session.fetch({}, [])

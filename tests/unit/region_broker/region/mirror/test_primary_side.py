@@ -1,7 +1,7 @@
 """When the primary answers a mirror's fetch: what is gathered, and what does not wait."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 from typing_extensions import override
 
+from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey
 from idempotency.identity import NO_LEADER_EPOCH
 from region_broker.controller.metadata_commands import CreateTopic
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
@@ -19,6 +20,7 @@ from region_broker.log.cold_reads import ColdReads, Reading, T
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.mirror.primary_side import COLLECT_MS, GATHER_MS, PrimarySide
+from region_broker.region.mirror.shown_history import ShownHistory
 from region_broker.region.peers.protocol import (
     CheckedLogs,
     CheckLogs,
@@ -199,21 +201,11 @@ async def test_INV_SO13_who_else_asks_is_served_while_many_logs_are_compared(
     """A frame between nodes holds some three million of them, and each takes a few microseconds."""
     async with linked(tmp_path) as mirror:
         topic_id = mirror.topics["orders"].topic_id.hex
-        count, turned = 5_000, 0
+        count = 5_000
         asked = (LogEpochEnd(topic_id, 0, NO_LEADER_EPOCH, 0),) * count
         body = memoryview(msgspec.msgpack.encode(CheckLogs(region_epoch=REGION_EPOCH, logs=asked)))
         frame = Frame(FrameKind.REQUEST, 1, CheckLogs.__name__, body, memoryview(b""))
-
-        async def turn() -> None:
-            nonlocal turned
-            while True:
-                turned += 1
-                await asyncio.sleep(0)
-
-        async with asyncio.TaskGroup() as tasks:
-            turning = tasks.create_task(turn())
-            answer = await mirror.server.read(frame)(mirror.session)
-            turning.cancel()
+        answer, turned = await among_others(mirror.server.read(frame)(mirror.session))
         assert isinstance(answer, CheckedLogs)
         assert len(answer.logs) == count
         assert turned >= count // YIELD_ROWS
@@ -235,3 +227,48 @@ async def test_INV_CT4_what_an_older_version_kept_in_megabytes_is_told_no_mirror
         assert isinstance(registry, TopicRegistry)
         told = {topic.name: topic.configs for topic in registry.topics}
         assert told["t"] == {"retention.ms": "5", "segment.ms": "7"}
+
+
+async def among_others(work: Awaitable[T]) -> tuple[T, int]:
+    """Return what `work` returns, and how often somebody else had his turn meanwhile."""
+    turned = 0
+
+    async def turn() -> None:
+        nonlocal turned
+        while True:
+            turned += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        turning = tasks.create_task(turn())
+        done = await work
+        turning.cancel()
+    return done, turned
+
+
+async def test_INV_SH4_who_looks_again_and_again_at_a_log_in_memory_serves_others(
+    tmp_path: Path,
+) -> None:
+    async with linked(tmp_path) as mirror:
+        await mirror.primary.produce("orders", b"a")
+        history = ShownHistory(mirror.primary.partitions)
+        key = LogKey(mirror.topics["orders"].topic_id, 0)
+
+        async def looks() -> list[tuple[int, int]]:
+            return [await history.batch_at(key, 0) for _ in range(50)]
+
+        found, turned = await among_others(looks())
+        assert set(found) == {(0, 1)}
+        assert turned >= 50
+
+
+async def test_INV_SH4_who_looks_at_many_logs_serves_others(tmp_path: Path) -> None:
+    async with linked(tmp_path) as mirror:
+        await mirror.primary.produce("orders", b"a")
+        history = ShownHistory(mirror.primary.partitions)
+        key = LogKey(mirror.topics["orders"].topic_id, 0)
+        shown, turned = await among_others(history.evidence(Cut(BEFORE_ALL, {key: 1}), [key] * 500))
+        assert turned >= 500 // YIELD_ROWS
+        found, turned = await among_others(history.differences(shown, lambda *_: False))
+        assert found == []
+        assert turned >= 500 // YIELD_ROWS

@@ -7,17 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from geo_replicator.folder_life import Shown
+from geo_replicator.folder_life import Birth, Shown
+from geo_replicator.lineage import LogKey
 from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
 from region_broker.ports.network import ByteStream
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.peers import protocol
 from region_broker.region.peers.client import PeerClient, opened
+from region_broker.region.peers.hellos import check_hello
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
     PREFACE,
@@ -544,13 +547,42 @@ async def test_INV_PF2_an_answer_that_no_frame_holds_ends_its_connection_and_not
             assert (await client.call(Ask(number=2), Told)).number == 4
 
 
-def began(region_epoch: int) -> LineageEntry:
+def began(region_epoch: int, base_number: int = 1, **positions: int) -> LineageEntry:
     return LineageEntry(
-        region_epoch=RegionEpoch(region_epoch), acting_region="us", base_region_epoch=RegionEpoch(1), base_number=1
+        region_epoch=RegionEpoch(region_epoch), acting_region="us", base_region_epoch=RegionEpoch(1),
+        base_number=base_number, positions=positions,
     )  # fmt: skip
 
 
+def born(region_epoch: int) -> Shown:
+    return Shown(history=Birth(birth_id="b", region="us", region_epoch=RegionEpoch(region_epoch), wall_ms=1))  # fmt: skip
+
+
+ORDERS = UUID(int=7).hex
 UNSOUND = [
+    *(
+        pytest.param({"lineage": (began(8), began(9, **{key: 1}))}, id=f"a log called {key!r}")
+        for key in (
+            "",
+            "x",
+            "x/0",
+            f"{ORDERS}/",
+            f"{ORDERS}/x",
+            f"{ORDERS}/-1",
+            f"{ORDERS[1:]}/1",
+            f"{ORDERS}/1/1",
+            f"{ORDERS}/1\n",
+            f"{ORDERS}/\u0661",
+        )
+    ),
+    *(
+        pytest.param({"lineage": (began(9, **{f"{ORDERS}/0": end}),)}, id=f"a log cut at {end}")
+        for end in (-1, 1 << 63)
+    ),
+    pytest.param({"lineage": (began(9, 1 << 63),)}, id="a tidemark of 64 bits"),
+    pytest.param({"lineage": (began(9, -1),)}, id="a negative tidemark"),
+    pytest.param({"folder": born(1 << 63)}, id="a birth at an epoch of 64 bits"),
+    pytest.param({"folder": born(1 << 15)}, id="a birth at one of 16"),
     pytest.param({"region_epoch": 1 << 15}, id="an epoch of 16 bits"),
     pytest.param({"region_epoch": (1 << 64) - 1}, id="one of 64"),
     pytest.param({"region_epoch": -2}, id="a negative one"),
@@ -562,8 +594,35 @@ UNSOUND = [
 """Region epochs have 15 bits (T19), and a lineage is a history."""
 
 
+def test_INV_PHL2_what_regions_say_is_learnt() -> None:
+    positions = {LogKey(UUID(int=7), number).encode(): (1 << 63) - 1 for number in (0, 999)}
+    lineage = (began(8, 0), began(9, (1 << 63) - 1, **positions))
+    check_hello(msgspec.structs.replace(PlayedIdentity("us").hello(), lineage=lineage, folder=born((1 << 15) - 1)))  # fmt: skip
+
+
+async def test_a_lineage_of_many_logs_and_takeovers_is_heard() -> None:
+    """Each entry names every log: with 10,000 of them, forty-one switches have more than 16 MiB."""
+    positions = {LogKey(UUID(int=number), 0).encode(): 1 << 40 for number in range(10_000)}
+    lineage = tuple(began(8 * number, **positions) for number in range(1, 42))
+    assert len(msgspec.msgpack.encode(lineage)) > 16 * 1024 * 1024
+
+    class OfLongLife(PlayedIdentity):
+        def hello(self) -> Hello:
+            return msgspec.structs.replace(super().hello(), lineage=lineage)
+
+    mirror = PlayedIdentity("mirror")
+    async with (
+        served(OfLongLife("primary")) as (_, address),
+        opened(AsyncioNetwork(), address, mirror) as (_, hello),
+    ):
+        assert len(hello.lineage) == len(lineage)
+    assert len(mirror.heard) == 1
+
+
 @pytest.mark.parametrize("said", UNSOUND)
-async def test_INV_PHL1_what_no_region_can_have_said_is_not_learnt(said: dict[str, Any]) -> None:
+async def test_INV_PHL1_INV_PHL2_what_no_region_can_have_said_is_not_learnt(
+    said: dict[str, Any],
+) -> None:
     network, primary = AsyncioNetwork(), PlayedIdentity("primary")
     async with served(primary) as (_, address):
         stream = await network.connect(*address)
@@ -578,7 +637,7 @@ async def test_INV_PHL1_what_no_region_can_have_said_is_not_learnt(said: dict[st
 
 
 @pytest.mark.parametrize("said", UNSOUND)
-async def test_INV_PHL1_nor_is_it_learnt_from_who_answers(said: dict[str, Any]) -> None:
+async def test_INV_PHL1_INV_PHL2_nor_is_it_learnt_from_who_answers(said: dict[str, Any]) -> None:
     class Unsound(PlayedIdentity):
         def hello(self) -> Hello:
             return msgspec.structs.replace(super().hello(), **said)
