@@ -7,6 +7,7 @@ INV-H14 no transactional batch is appended unless its partition is in the produc
         batch that waited holds a guard since before the coordinator was asked, and a marker ends it (INV-G1).
         Where leaders are spread, the coordinator may be at another node (`asking`)
 INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
+INV-H17 what one step looks into of the records of all its batches is as little as it would be of one: a thread does the rest
 Not here: what is done when (`produce.pipeline`), waiting (`produce.wait`), error numbers (`produce.errors`).
 """
 
@@ -39,6 +40,7 @@ from region_broker.handlers.produce.errors import ERROR_OF_VERDICT, verification
 from region_broker.handlers.produce.permission import ATTRIBUTES_AT, NOTHING, Denied
 from region_broker.handlers.produce.wait import Item
 from region_broker.partitions.admission import AppendVerdict
+from region_broker.partitions.record_rules import RECOMPRESSED_INLINE_BYTES_MAX
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
 from region_broker.wire.server import CloseConnection
 from txn_coordinator.connection_order import Arrival
@@ -137,12 +139,18 @@ def _find(ctx: RequestContext, item: Item) -> None:
 
 
 def heavy_of(items: Sequence[Item]) -> list[Item]:
-    """Return the batches that a thread should look at before they are appended."""
-    return [
-        item
-        for item in items
-        if item.partition is not None and item.partition.writer.is_heavy(item.data)
-    ]
+    """Return the batches of one step that a thread should look at before they are appended (INV-H17)."""
+    heavy: list[Item] = []
+    inline_bytes = 0
+    for item in items:
+        if item.partition is None or not item.open:
+            continue
+        work_bytes = item.partition.writer.work_bytes(item.data)
+        if inline_bytes + work_bytes > RECOMPRESSED_INLINE_BYTES_MAX:
+            heavy.append(item)
+        else:
+            inline_bytes += work_bytes
+    return heavy
 
 
 # --- who may append ------------------------------------------------------------------------------

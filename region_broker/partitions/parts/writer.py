@@ -28,7 +28,7 @@ from region_broker.partitions.appending.marker_writes import MarkerBatch, write_
 from region_broker.partitions.appending.mirrored_batches import LogTail, check_mirrored, writes_of
 from region_broker.partitions.parts.sight import Sight
 from region_broker.partitions.producer_room import ProducerRoom
-from region_broker.partitions.record_rules import Prepared, Seal, fitted, is_heavy, prepared
+from region_broker.partitions.record_rules import Prepared, Seal, fitted, prepared, work_bytes
 from region_broker.partitions.trimming import Trimming
 
 
@@ -113,9 +113,9 @@ class PartitionWriter:
             return msgspec.structs.replace(outcome, log_append_time_ms=found[1].max_timestamp_ms)
         return outcome
 
-    def is_heavy(self, data: Buffer) -> bool:
-        """Return whether a client batch should go through `prepared`, in a thread, before it is appended."""
-        return is_heavy(data, self._content.config)
+    def work_bytes(self, data: Buffer) -> int:
+        """Return how many bytes `append` works through unless a client batch went through `prepared` before."""
+        return work_bytes(data, self._content.config)
 
     def prepared(self, data: Buffer) -> Prepared:
         """Return what the topic's rules make of a client batch; may run in a thread."""
