@@ -5,7 +5,6 @@ INV-TL2  the largest time is found by what batches say of themselves; records of
 Not here: the bytes (`partitions.sound_reads`), what a client asks for (`handlers.fetch.list_offsets`).
 """
 
-import asyncio
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +16,7 @@ from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import SealedRecords
 from region_broker.log.segment import BatchAtTime
 from region_broker.partitions.opening_sealed import OpeningSealed
+from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.sound_reads import SoundReads
 from region_broker.records.batches import RecordsError, iter_records
 
@@ -37,6 +37,7 @@ class TimeLookup:
     start: int
     end: int
     opening: OpeningSealed
+    threads: RecordThreads
 
     async def first(self, timestamp_ms: int) -> Position | None:
         """Return the first record at or after a time. Raises CorruptRange, PartitionFailed."""
@@ -54,7 +55,8 @@ class TimeLookup:
         if head is None or head.header.base_offset >= self.start:
             return await self._latest_whole()
         # Records of this batch were deleted, perhaps those with its largest time: no other is like that.
-        in_head = await asyncio.to_thread(latest_in, await self._opened(head), self.start)
+        opened = await self._opened(head)
+        in_head = await self.threads.run(partial(latest_in, opened, self.start))
         behind = await replace(self, start=head.header.next_offset)._latest_whole()
         if in_head is None or (behind is not None and behind[1] > in_head[1]):
             return behind
@@ -79,8 +81,8 @@ class TimeLookup:
         if not found.header.is_sealed:
             return found
         try:
-            batch, _ = await asyncio.to_thread(
-                self.opening.opened, found.batch, found.header.next_offset, wait=True
+            batch, _ = await self.threads.run(
+                partial(self.opening.opened, found.batch, found.header.next_offset, wait=True)
             )
         except SealedRecords:  # said by `opening`
             return found
@@ -90,7 +92,7 @@ class TimeLookup:
         found = await self._opened(found)
         if found.header.codec == 0 and len(found.batch) <= LOOKUP_BYTES_ON_LOOP_MAX:
             return position_in(found, timestamp_ms, self.start)
-        return await asyncio.to_thread(position_in, found, timestamp_ms, self.start)
+        return await self.threads.run(partial(position_in, found, timestamp_ms, self.start))
 
 
 def position_in(found: BatchAtTime, timestamp_ms: int, start: int) -> Position | None:

@@ -15,6 +15,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -299,10 +300,11 @@ def place(ctx: RequestContext, items: Sequence[Item]) -> Iterator[Callable[[], A
         appending.remove(mine)
 
 
-async def prepare(item: Item) -> None:
+async def prepare(ctx: RequestContext, item: Item) -> None:
     """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
     assert item.partition is not None
-    item.ahead = await asyncio.to_thread(item.partition.writer.prepared, item.data)
+    work = partial(item.partition.writer.prepared, item.data)
+    item.ahead = await ctx.services.partitions.record_threads.run(work)
 
 
 def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> None:

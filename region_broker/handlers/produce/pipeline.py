@@ -85,7 +85,7 @@ async def in_pieces(
             asking.at_once(transactional)
             await turn()
             for item in heavy:
-                await prepare(item)
+                await prepare(ctx, item)
             missing: list[Item] = []
             for part in _pieces(transactional):
                 missing += missing_of(ctx, request, part)

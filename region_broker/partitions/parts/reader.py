@@ -14,6 +14,7 @@ from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.opening_sealed import OpeningSealed
 from region_broker.partitions.parts.sight import Isolation, Sight
+from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.sound_reads import SoundReads
 from region_broker.partitions.time_lookup import TimeLookup
 
@@ -43,8 +44,10 @@ class PartitionReader:
         sight: Sight,
         cold_reads: ColdReads,
         opening: OpeningSealed,
+        record_threads: RecordThreads,
     ) -> None:
         """Read `log` of `tp`."""
+        self._record_threads = record_threads
         self._opening = opening
         self.cold_reads = cold_reads
         """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
@@ -200,7 +203,14 @@ class PartitionReader:
         self._content.check_running()
         sight = self._sight
         end = sight.readable_end(isolation)
-        return TimeLookup(self._reads, self.cold_reads, sight.log_start_offset, end, self._opening)
+        return TimeLookup(
+            self._reads,
+            self.cold_reads,
+            sight.log_start_offset,
+            end,
+            self._opening,
+            self._record_threads,
+        )
 
     def _end_of_older_regions(self) -> tuple[LeaderEpoch, int] | None:
         """Return the last leader epoch of the regions that acted before this one, and where it ends here."""
