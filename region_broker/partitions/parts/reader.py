@@ -9,6 +9,7 @@ from idempotency.fencing import leader_epoch, region_epoch_of
 from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.partition_state import AbortedTxn
 from idempotency.record_batch import BatchHeader, iter_headers
+from region_broker.limits import READ_BATCHES_MAX
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
@@ -31,6 +32,7 @@ class FetchSlice(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     next_offset: int
+    batch_count: int
     diverging: tuple[LeaderEpoch, int] | None = None
 
 
@@ -63,7 +65,7 @@ class PartitionReader:
         """How many reads were refused because stored bytes are wrong."""
         return self._reads.corrupt_count
 
-    def fetch(
+    def fetch(  # noqa: PLR0913 - the rest by keyword
         self,
         offset: int,
         max_bytes: int,
@@ -72,21 +74,24 @@ class PartitionReader:
         first_batch_always: bool = True,
         as_stored: bool = False,
         wait: bool = True,
+        batches_max: int = READ_BATCHES_MAX,
     ) -> FetchSlice:
-        """Return whole batches from `offset` on (C38, C39); empty if nothing is readable there yet.
+        """Return whole batches from `offset` on (C38, C39), at most `batches_max`; empty if nothing is readable there yet.
 
         What is sealed is opened, unless `as_stored`. Raises OffsetOutOfRange, PartitionFailed, CorruptRange, SealedRecords, and ColdRange unless
         `wait` (see `cold_reads`).
         """
         sight = self._sight
         data: bytes | bytearray = b""
-        next_offset = offset
+        next_offset, batch_count = offset, 0
         if sight.is_behind(offset):
             self._content.check_running()
         else:
             self._check_range(offset, sight.log_start_offset)
             end = sight.readable_end(isolation)
-            data, next_offset, is_sealed = self._reads.read(offset, max_bytes, end, wait=wait)
+            data, next_offset, is_sealed, batch_count = self._reads.read(
+                offset, max_bytes, end, wait=wait, batches_max=batches_max
+            )
             if is_sealed and not as_stored and (first_batch_always or len(data) <= max_bytes):
                 data, next_offset = self._opening.opened(data, next_offset, wait=wait)
         if not first_batch_always and len(data) > max_bytes:
@@ -103,6 +108,7 @@ class PartitionReader:
             last_stable_offset=sight.last_stable_offset,
             log_start_offset=sight.log_start_offset,
             next_offset=next_offset,
+            batch_count=batch_count,
             diverging=self._end_of_older_regions() if is_ahead else None,
         )
 
