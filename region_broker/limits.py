@@ -73,6 +73,8 @@ FETCH_BYTES_MAX: Final = 55 * MIB  # Kafka's fetch.max.bytes
 FETCH_PARTITION_COUNT_MAX: Final = 20_000
 # Batches that one reading looks at in one step, 1.6 us each, and gives out: 1.3 MiB of the smallest.
 READ_BATCHES_MAX: Final = 20_000
+# The same of what another node or region is sent for a copy, which appends it in one step: 29 us each where they have producers.
+COPIED_BATCHES_MAX: Final = 5_000
 # Partitions of one ListOffsets, and the largest plain batch whose records are looked at on the event loop.
 LOOKUPS_MAX: Final = 20_000
 LOOKUP_BYTES_ON_LOOP_MAX: Final = 16 * KIB
@@ -189,6 +191,7 @@ assert GROUP_VALUE_BYTES_MAX * 2 < DESCRIBED_BYTES_MAX < RESPONSE_BYTES_MAX, (
 assert FETCH_PARTITION_COUNT_MAX <= FETCH_SESSION_PARTITIONS_MAX, (
     "a session may hold one full request"
 )
+assert COPIED_BATCHES_MAX <= READ_BATCHES_MAX
 assert DECOMPRESSED_BYTES_MAX >= BATCH_BYTES_DEFAULT, "an honest batch must be decompressible"
 
 CATCH_UP_BYTES_PER_S_MAX: Final = 2**63 - 1

@@ -16,7 +16,7 @@ from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.opening_sealed import OpeningSealed
 from region_broker.partitions.parts.sight import Isolation, Sight
 from region_broker.partitions.record_threads import RecordThreads
-from region_broker.partitions.sound_reads import SoundReads
+from region_broker.partitions.sound_reads import SoundReads, SoundSlice
 from region_broker.partitions.time_lookup import TimeLookup
 
 
@@ -113,9 +113,15 @@ class PartitionReader:
         )
 
     def read_raw(
-        self, offset: int, max_bytes: int, limit: int | None = None, *, wait: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        limit: int | None = None,
+        *,
+        wait: bool = True,
+        batches_max: int = READ_BATCHES_MAX,
     ) -> bytes | bytearray:
-        """Return whole batches from `offset` up to `limit` (default and at most HW), byte for byte.
+        """Return whole batches from `offset` up to `limit` (default and at most HW), byte for byte; at most `batches_max`.
 
         At least one batch if there is one; also from below the log start, while the bytes are there: a mirror
         may be behind. Raises OffsetOutOfRange, PartitionFailed, CorruptRange, and ColdRange unless `wait`.
@@ -123,7 +129,7 @@ class PartitionReader:
         self._check_range(offset, self._content.start_offset)
         high_watermark = self._sight.high_watermark
         end = high_watermark if limit is None else min(limit, high_watermark)
-        return self._reads.read(offset, max_bytes, end, wait=wait).data
+        return self._reads.read(offset, max_bytes, end, wait=wait, batches_max=batches_max).data
 
     def opened(self, data: bytes | bytearray) -> bytes | bytearray:
         """Return what `read_raw` returned as consumers get it; raises SealedRecords, CorruptRange. May run in a thread."""
@@ -142,15 +148,21 @@ class PartitionReader:
         ).data
 
     def read_replica(
-        self, offset: int, max_bytes: int, *, wait: bool = True
-    ) -> tuple[bytes | bytearray, int]:
-        """Return whole batches from `offset` up to the log's end, synced or not, byte for byte, and where to go on.
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        wait: bool = True,
+        batches_max: int = READ_BATCHES_MAX,
+    ) -> SoundSlice:
+        """Return whole batches from `offset` up to the log's end, synced or not, byte for byte; at most `batches_max`.
 
         For followers in this region. At least one batch if there is one, also from below the log start. Raises OffsetOutOfRange,
         PartitionFailed, CorruptRange, and ColdRange unless `wait`.
         """
         self._check_range(offset, self._content.start_offset)
-        return self._reads.read(offset, max_bytes, self._content.end_offset, wait=wait)[:2]
+        end = self._content.end_offset
+        return self._reads.read(offset, max_bytes, end, wait=wait, batches_max=batches_max)
 
     def bytes_up_to_end(self, offset: int, enough: int, *, wait: bool = True) -> int:
         """Return how many bytes a follower that is at `offset` lacks; stops counting at `enough`, as `readable_bytes` does."""
