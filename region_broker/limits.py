@@ -77,7 +77,9 @@ READ_BATCHES_MAX: Final = 20_000
 COPIED_BATCHES_MAX: Final = 5_000
 # Partitions of one ListOffsets, and the largest plain batch whose records are looked at on the event loop.
 LOOKUPS_MAX: Final = 20_000
-LOOKUP_BYTES_ON_LOOP_MAX: Final = 16 * KIB
+LOOKUP_BYTES_ON_LOOP_MAX: Final = 4 * KIB
+# Batches that a lookup walks over in one step, 4 us each: usually an index leads it there, but where DeleteRecords went into a segment it says nothing.
+LOOKUP_BATCHES_MAX: Final = 1_000
 # Sealed batches that are opened in one step of a reader on the event loop; what is more is opened in a thread. Large ones go at some 5 GB/s, but each batch
 # takes 7 us, and the smallest have some 200 bytes: 2 MiB of those would hold the loop for 70 ms. The other: of one that is sealed as it is produced.
 OPENED_INLINE_BYTES_MAX: Final = 128 * KIB

@@ -144,13 +144,13 @@ class SoundReads:
 
     def batch_at(
         self, timestamp_ms: int, start: int, end: int, *, wait: bool = True
-    ) -> BatchAtTime | None:
-        """Return the first batch in [start, end) that says it holds a record at or after a time.
+    ) -> BatchAtTime | int | None:
+        """Return the first batch in [start, end) that says it holds a record at or after a time, or from where on to look for it further.
 
         Raises CorruptRange, PartitionFailed, and ColdRange unless `wait`.
         """
         with self._errors_at(-1, f"looking for {timestamp_ms} ms"):
             found = self._log.segments.first_reaching(timestamp_ms, end, start, wait=wait)
-        if found is not None and not crc_ok(found.batch, 0, found.header):
+        if isinstance(found, BatchAtTime) and not crc_ok(found.batch, 0, found.header):
             raise self._corrupt(found.header.base_offset, "the batch there has a wrong CRC")
         return found

@@ -1,6 +1,7 @@
 """Finding records by their time, in one partition.
 
 INV-TL1  records are looked at in a thread where that may take long: a batch of 2 kB may hold a million of them
+INV-TL3  a lookup gives way after LOOKUP_BATCHES_MAX batches that it walked over, and after PROBES_AT_ONCE looks for the largest time
 INV-TL2  the largest time is found by what batches say of themselves; records of one batch only are looked at
 Not here: the bytes (`partitions.sound_reads`), what a client asks for (`handlers.fetch.list_offsets`).
 """
@@ -19,8 +20,11 @@ from region_broker.partitions.opening_sealed import OpeningSealed
 from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.sound_reads import SoundReads
 from region_broker.records.batches import RecordsError, iter_records
+from region_broker.wire.cooperative_yield import give_way
 
 logger: Final = logging.getLogger(__name__)
+
+PROBES_AT_ONCE: Final = 4
 _TIMESTAMP_BITS: Final = 63
 """Times are signed numbers of 64 bits; none below 0 is looked for."""
 
@@ -66,15 +70,23 @@ class TimeLookup:
         """Return `latest` where no batch begins below `start`."""
         low_ms = 0
         for bit in reversed(range(_TIMESTAMP_BITS)):
+            if bit % PROBES_AT_ONCE == 0:
+                await give_way()
             found = await self._batch_at(low_ms + (1 << bit), self.start)
             if found is not None:
                 low_ms += 1 << bit
         return await self.first(low_ms)
 
     async def _batch_at(self, timestamp_ms: int, start: int) -> BatchAtTime | None:
-        return await self.cold_reads.read(
-            partial(self.reads.batch_at, timestamp_ms, start, self.end)
-        )
+        while True:
+            found = await self.cold_reads.read(
+                partial(self.reads.batch_at, timestamp_ms, start, self.end)
+            )
+            if not isinstance(found, int):
+                return found
+            assert found > start, (found, start)
+            start = found
+            await give_way()
 
     async def _opened(self, found: BatchAtTime) -> BatchAtTime:
         """Return a batch opened; as it is where it is not sealed, or nobody here can: then its first record stands for it."""
