@@ -87,6 +87,8 @@ class SegmentList:
             segment, position = self._position(start, wait=wait)
             if end <= segment.next_offset:
                 stop = self._position_in(segment, end, wait=wait)
+                if end not in self._positions:  # whoever counts on begins there
+                    self.remember(end, segment, stop)
             else:
                 stop = segment.size_bytes
             total += stop - position
