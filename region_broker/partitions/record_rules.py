@@ -116,7 +116,7 @@ def fitted(
     wrong_time = _time_problem(header, rules, now_ms)
     if wrong_time:
         return AppendOutcome(AppendVerdict.INVALID_TIMESTAMP, detail=wrong_time)
-    made = _made_ahead(ahead, config, seal)
+    made = made_ahead(ahead, config, seal)
     if made is None:
         made = _made(data, header, config)
     if isinstance(made, AppendOutcome):
@@ -139,7 +139,7 @@ def fitted(
     return data, header
 
 
-def _made_ahead(
+def made_ahead(
     ahead: Prepared | None, config: LogConfig, seal: Seal
 ) -> Buffer | AppendOutcome | None:
     """Return what was made of a batch ahead, None where rules or keys are others by now (INV-FIT2, INV-FIT4)."""

@@ -7,7 +7,8 @@ INV-H14 no transactional batch is appended unless its partition is in the produc
         batch that waited holds a guard since before the coordinator was asked, and a marker ends it (INV-G1).
         Where leaders are spread, the coordinator may be at another node (`asking`)
 INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
-INV-H17 what one step looks into of the records of all its batches is as little as it would be of one: a thread does the rest
+INV-H17 what one step looks into of the records of all its batches is as little as it would be of one: a thread does the rest, again
+        where the topic's rules have changed while the batch waited
 Not here: what is done when (`produce.pipeline`), waiting (`produce.wait`), error numbers (`produce.errors`).
 """
 
@@ -305,6 +306,18 @@ async def prepare(ctx: RequestContext, item: Item) -> None:
     assert item.partition is not None
     work = partial(item.partition.writer.prepared, item.data)
     item.ahead = await ctx.services.partitions.record_threads.run(work)
+
+
+async def prepare_anew(ctx: RequestContext, items: Sequence[Item]) -> None:
+    """Prepare what one step is about to append and has no current preparation (INV-H17): rules may change while others are prepared."""
+    while stale := [item for item in heavy_of(items) if not _is_prepared(item)]:
+        for item in stale:
+            await prepare(ctx, item)
+
+
+def _is_prepared(item: Item) -> bool:
+    assert item.partition is not None
+    return item.partition.writer.is_prepared(item.ahead)
 
 
 def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> None:

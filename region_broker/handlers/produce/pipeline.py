@@ -26,6 +26,7 @@ from region_broker.handlers.produce.batches import (
     missing_of,
     place,
     prepare,
+    prepare_anew,
     refuse_mixed,
 )
 from region_broker.handlers.produce.permission import NOTHING, Denied
@@ -95,6 +96,7 @@ async def in_pieces(
             await asking.settle(transactional)
             wait = ProduceWait(ctx, request, items, on_end)
             for part in _pieces(items):
+                await prepare_anew(ctx, part)
                 judged(ctx, request, [item for item in part if item.transactional], waited=True)
                 append(ctx, request, part)
                 wait.expect(part)
