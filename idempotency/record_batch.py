@@ -226,20 +226,37 @@ def crc_ok(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     return crc32c(memoryview(buf)[pos + _CRC_COVERS_FROM : end]) == header.crc
 
 
+class LookedOver(NamedTuple):
+    """What `look_over` found: so many sound bytes of so many batches, where offsets go on, the bits of all attributes, and whether a bad batch
+    comes next; if none does, and bytes are left, these were not looked at.
+    """
+
+    sound_bytes: int
+    batch_count: int
+    next_offset: int
+    seen: int
+    is_bad: bool
+
+
 def look_over(
-    buf: Buffer, offset: int, *, leader_epoch: LeaderEpoch | None = None, gap_below: int = 0
-) -> tuple[int, int]:
-    """Return where the first batch lies that is not what was written (-1 if all of `buf` is sound), and which bits of attributes those before it have.
+    buf: Buffer,
+    offset: int,
+    *,
+    leader_epoch: LeaderEpoch | None = None,
+    gap_below: int = 0,
+    batches_max: int | None = None,
+) -> LookedOver:
+    """Return how far `buf` is what was written, and what it is; at most `batches_max` batches are looked at, 1.6 us each.
 
     The first batch must hold or follow `offset`, the others continue it, with gaps only below `gap_below`; all are
     of `leader_epoch`, if given: offsets and leader epoch are not under the CRC. For reads that leave the node.
     """
     pos, end, view = 0, len(buf), memoryview(buf)
     unpack = _PLACE_AND_CRC.unpack_from
-    lowest, highest, seen = 0, offset, 0
-    while pos < end:
+    lowest, highest, seen, count = 0, offset, 0, 0
+    while pos < end and count != batches_max:
         if end - pos < HEADER_BYTES:
-            return pos, seen
+            return LookedOver(pos, count, highest, seen, True)
         base, batch_length, epoch, crc, attributes, last_delta = unpack(buf, pos)
         stop = pos + LENGTH_PREFIX_BYTES + batch_length
         if (
@@ -250,11 +267,12 @@ def look_over(
             or base + last_delta < highest
             or (leader_epoch is not None and epoch != leader_epoch)
         ):
-            return pos, seen
+            return LookedOver(pos, count, highest, seen, True)
         seen |= attributes
         lowest = highest = base + last_delta + 1
         pos = stop
-    return -1, seen
+        count += 1
+    return LookedOver(pos, count, highest, seen, False)
 
 
 def stamped_front(header: BatchHeader) -> bytes:

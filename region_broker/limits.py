@@ -71,9 +71,15 @@ LEADER_WAIT_MS: Final = 3_000
 
 FETCH_BYTES_MAX: Final = 55 * MIB  # Kafka's fetch.max.bytes
 FETCH_PARTITION_COUNT_MAX: Final = 20_000
+# Batches that one reading looks at in one step, 1.6 us each, and gives out: 1.3 MiB of the smallest.
+READ_BATCHES_MAX: Final = 20_000
+# The same of what another node or region is sent for a copy, which appends it in one step: 29 us each where they have producers.
+COPIED_BATCHES_MAX: Final = 5_000
 # Partitions of one ListOffsets, and the largest plain batch whose records are looked at on the event loop.
 LOOKUPS_MAX: Final = 20_000
-LOOKUP_BYTES_ON_LOOP_MAX: Final = 16 * KIB
+LOOKUP_BYTES_ON_LOOP_MAX: Final = 4 * KIB
+# Batches that a lookup walks over in one step, 4 us each: usually an index leads it there, but where DeleteRecords went into a segment it says nothing.
+LOOKUP_BATCHES_MAX: Final = 1_000
 # Sealed batches that are opened in one step of a reader on the event loop; what is more is opened in a thread. Large ones go at some 5 GB/s, but each batch
 # takes 7 us, and the smallest have some 200 bytes: 2 MiB of those would hold the loop for 70 ms. The other: of one that is sealed as it is produced.
 OPENED_INLINE_BYTES_MAX: Final = 128 * KIB
@@ -94,6 +100,10 @@ BATCH_BYTES_DEFAULT: Final = 1_048_588  # Kafka's max.message.bytes
 DECOMPRESSED_BYTES_MAX: Final = 64 * MIB
 RECORD_COUNT_MAX: Final = 1_000_000
 RECORD_HEADER_COUNT_MAX: Final = 10_000
+# Batches of a node that are unpacked at once to be recompressed, looked through for keys, or searched by time: each takes up to 0.3 GiB,
+# and the interpreter's lock. And how far zstd looks back as it compresses: 128 MiB by its highest level take 0.6 GiB.
+RECORD_THREADS: Final = 2
+ZSTD_WINDOW_BYTES_MAX: Final = 8 * MIB  # what RFC 8878 asks encoders to keep to
 
 # Compaction: keys in the cleaner's memory at once (about 120 bytes each; more are done in several passes), and
 # what it reads a second (Kafka's log.cleaner.io.max.bytes.per.second has no limit by default).
@@ -198,6 +208,7 @@ assert GROUP_SUBSCRIPTION_BYTES_MAX * 2 < DESCRIBED_BYTES_MAX < RESPONSE_BYTES_M
 assert FETCH_PARTITION_COUNT_MAX <= FETCH_SESSION_PARTITIONS_MAX, (
     "a session may hold one full request"
 )
+assert COPIED_BATCHES_MAX <= READ_BATCHES_MAX
 assert DECOMPRESSED_BYTES_MAX >= BATCH_BYTES_DEFAULT, "an honest batch must be decompressible"
 
 CATCH_UP_BYTES_PER_S_MAX: Final = 2**63 - 1

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read_header
 from idempotency.visibility import AbortedTxn
+from region_broker.limits import LOOKUP_BATCHES_MAX
 from region_broker.log.failures import ColdRange, LogDamaged
 from region_broker.log.file_names import INDEX_SUFFIX, LOG_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import FrameError
@@ -390,14 +391,16 @@ class Segment:
 
     def first_reaching(
         self, timestamp_ms: int, start: int, *, wait: bool = True
-    ) -> BatchAtTime | None:
-        """Return the first batch behind `start` with a record at or after the time."""
+    ) -> BatchAtTime | int | None:
+        """Return the first batch behind `start` with a record at or after the time; after LOOKUP_BATCHES_MAX others, below which offset none is."""
         first = self.index(wait=wait).position_for_time(timestamp_ms)
         if start > self.base_offset:
             first = max(first, self.position_of(start, wait=wait))
-        for position, header in self.walk(first, wait=wait):
+        for count, (position, header) in enumerate(self.walk(first, wait=wait), 1):
             if header.max_timestamp_ms >= timestamp_ms:
                 return BatchAtTime(header, self._bytes(header.size_bytes, position, wait=wait))
+            if count == LOOKUP_BATCHES_MAX:
+                return header.next_offset
         return None
 
     def cut(self, position: int, next_offset: int) -> None:

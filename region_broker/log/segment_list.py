@@ -88,6 +88,8 @@ class SegmentList:
             segment, position = self._position(start, wait=wait)
             if end <= segment.next_offset:
                 stop = self._position_in(segment, end, wait=wait)
+                if end not in self._positions:  # whoever counts on begins there
+                    self.remember(end, segment, stop)
             else:
                 stop = segment.size_bytes
             total += stop - position
@@ -114,10 +116,10 @@ class SegmentList:
 
     def first_reaching(
         self, timestamp_ms: int, limit: int, start: int = 0, *, wait: bool = True
-    ) -> BatchAtTime | None:
+    ) -> BatchAtTime | int | None:
         """Return the first batch that ends behind `start`, below `limit`, with a record at or after the time.
 
-        Raises ColdRange unless `wait` (INV-SG4), LogDamaged, or OSError of the disk.
+        Or, after LOOKUP_BATCHES_MAX others, an offset below which none is: from there on it may be looked for. Raises ColdRange unless `wait` (INV-SG4), LogDamaged, or OSError of the disk.
         """
         for segment in self.segments:
             if segment.base_offset >= limit:
@@ -127,6 +129,8 @@ class SegmentList:
             found = segment.first_reaching(timestamp_ms, start, wait=wait)
             if found is None and segment.base_offset < start:
                 continue  # what reaches the time lies below `start`
+            if isinstance(found, int):
+                return found if found < limit else None
             if found is None or found.header.next_offset > limit:
                 return None
             return found

@@ -3,6 +3,8 @@
 INV-CLN2  what a step prepared is void once the log was cut, shortened by retention or closed
 INV-CLN3  a log is cleaned below the bound it is given only: the last stable offset, and what every mirror of the
          domain has reached (T13)
+INV-CLN4  whatever goes wrong with one log, but for a broken assertion of ours, the others are cleaned: what nobody thought of is told
+         once, and that log is not cleaned again by this process
 One log at a time; reading and writing in a thread, in small steps with pauses between: so that no more than
 `CLEANER_BYTES_PER_S` is read, and no more than a third of the time is worked. Before the first hole: a snapshot of the
 state at the end of what is cleaned, and the mark, are durable, and the snapshots below are gone: what follows them is
@@ -96,6 +98,8 @@ class Cleaner:
             config = partition.log.config
             if not config.compacts or partition.failed is not None or partition in without:
                 continue
+            if partition.log.cleaning.given_up:
+                continue
             try:
                 filth = filth_of(partition, self._parts.bound_of(partition), now_ms)
             except (LogError, OSError) as error:
@@ -114,6 +118,16 @@ class Cleaner:
             return False
         try:
             return await self._clean(partition, filth)
+        except AssertionError:
+            raise
+        except Exception:
+            # What is in a log is what clients made up: the next leader would end by it too, and this node again and again.
+            state.given_up = True
+            logger.exception(
+                "%s is not cleaned any more, until this node starts again: please report this",
+                partition.tp,
+            )
+            return False
         finally:
             state.release()
 
@@ -127,10 +141,12 @@ class Cleaner:
         try:
             for awaited in run.steps():
                 await self._step(awaited)
-        except (LogError, BatchError, OSError) as error:
-            logger.warning("%s: cleaning ended early: %s", partition.tp, error)
+        except Exception as error:
             if run.stop_reason is not None:
                 log.fail(f"{run.stop_reason}: {error}")
+            if not isinstance(error, (LogError, BatchError, OSError)):
+                raise
+            logger.warning("%s: cleaning ended early: %s", partition.tp, error)
             return False
         finally:
             run.close()

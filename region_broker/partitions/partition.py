@@ -40,6 +40,7 @@ from region_broker.partitions.parts.writer import PartitionWriter
 from region_broker.partitions.producer_room import ProducerRoom
 from region_broker.partitions.readable_watchers import ReadableWatchers
 from region_broker.partitions.record_rules import Seal
+from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.trimming import Trimming
 from region_broker.security.sealing.sealed_batch import LogPlace
 from region_broker.security.sealing.sealing import Sealing
@@ -52,6 +53,7 @@ class SharedParts(NamedTuple):
     sealing: Sealing
     opened_aside: OpenedAside
     producers: ProducerRoom
+    record_threads: RecordThreads
 
 
 class Partition:
@@ -83,7 +85,9 @@ class Partition:
             Seal(shared.sealing, place), shared.producers,
         )  # fmt: skip
         opening = OpeningSealed(tp, place, shared.sealing, shared.opened_aside)
-        self.reader = PartitionReader(tp, log, sight, shared.cold_reads, opening)
+        self.reader = PartitionReader(
+            tp, log, sight, shared.cold_reads, opening, shared.record_threads
+        )
         self.retention = Retention(
             log, sight, self.trimming, self.watchers, self.copies, self.commits
         )

@@ -2,6 +2,7 @@
 
 INV-PU1  a wait ends at the first of: enough bytes readable, a target's partition failed or changed its role, and what
         its owner ends it for
+INV-PU3  a change costs what came by it, however far behind the reader is: what was counted is not counted again
 INV-PU2  a wait leaves no callback behind, however it ends
 A change in one partition is judged by looking at that one, however many are waited for.
 
@@ -18,13 +19,15 @@ from region_broker.partitions.parts.sight import Isolation
 class _Target:
     """One partition of a waiting fetch: where it reads, and what was found when it was looked at last."""
 
-    __slots__ = ("_isolation", "_offset", "_wait", "found_bytes", "partition", "showed")
+    __slots__ = (
+        "_counted_to", "_isolation", "_offset", "_wait", "found_bytes", "partition", "showed",
+    )  # fmt: skip
 
     def __init__(
         self, wait: "ReadableWait", partition: Partition, offset: int, isolation: Isolation
     ) -> None:
         self._wait = wait
-        self._offset = offset
+        self._offset = self._counted_to = offset
         self._isolation = isolation
         self.partition = partition
         self.showed = partition.sight.shows_committed
@@ -32,14 +35,23 @@ class _Target:
 
     def look(self, enough_bytes: int) -> int:
         """Return how many bytes more are readable than at the last look; may stop counting at `enough_bytes`."""
+        sight = self.partition.sight
+        end = sight.readable_end(self._isolation)
+        before_bytes = self.found_bytes
+        if end < self._counted_to or self._offset < sight.log_start_offset:
+            self._counted_to, before_bytes = (
+                self._offset,
+                0,
+            )  # it was cut, or the reader is to be told
         try:
-            found_bytes = self.partition.reader.readable_bytes(
-                self._offset, self._isolation, enough_bytes, wait=False
+            found_bytes = before_bytes + self.partition.reader.readable_bytes(
+                self._counted_to, self._isolation, max(1, enough_bytes - before_bytes), wait=False
             )
         except ColdRange:
             found_bytes = enough_bytes  # far behind the end: there is more than anybody waits for
         more_bytes = found_bytes - self.found_bytes
         self.found_bytes = found_bytes
+        self._counted_to = max(end, self._offset)
         return more_bytes
 
     def changed(self) -> None:

@@ -2,6 +2,7 @@
 
 INV-PT6  no batch leaves the node unless its CRC is right: a bad one is CorruptRange for those who ask for it,
         a log line and a count, and the batches before and behind it are served
+INV-PT14 one reading looks at READ_BATCHES_MAX batches at most, however small: whoever reads goes on behind them
 
 Not here: how far a reader may see (`partition`), the bytes (`log.partition_log`).
 """
@@ -13,7 +14,8 @@ from typing import Final, NamedTuple
 
 from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.partition_state import AbortedTxn
-from idempotency.record_batch import SEALED_BIT, crc_ok, iter_headers, look_over
+from idempotency.record_batch import SEALED_BIT, crc_ok, look_over
+from region_broker.limits import READ_BATCHES_MAX
 from region_broker.log.failures import CorruptRange, LogDamaged, PartitionFailed
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.segment import BatchAtTime, ReadSlice
@@ -27,11 +29,12 @@ _NO_EPOCH: Final = -1
 
 
 class SoundSlice(NamedTuple):
-    """Whole sound batches, where to go on, and whether any of them is sealed."""
+    """So many whole sound batches, where to go on, and whether any of them is sealed."""
 
     data: bytes | bytearray
     next_offset: int
     is_sealed: bool = False
+    batch_count: int = 0
 
 
 class SoundReads:
@@ -44,8 +47,16 @@ class SoundReads:
         self.corrupt_count = 0
         self._corrupt_at: set[int] = set()
 
-    def read(self, offset: int, max_bytes: int, end: int, *, wait: bool) -> SoundSlice:
-        """Return whole sound batches from `offset` up to `end`, as they are stored.
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        end: int,
+        *,
+        wait: bool,
+        batches_max: int = READ_BATCHES_MAX,
+    ) -> SoundSlice:
+        """Return whole sound batches from `offset` up to `end`, as they are stored; at most so many (INV-PT14).
 
         Raises CorruptRange if the first one is damaged, PartitionFailed, and ColdRange unless `wait`.
         """
@@ -55,21 +66,20 @@ class SoundReads:
             if offset < end:
                 raise self._corrupt(offset, "the batch there does not end where readers may see")
             return SoundSlice(b"", offset)
-        bad_at, seen = look_over(
+        looked = look_over(
             found.data,
             offset,
             leader_epoch=self._one_epoch(offset, found),
             gap_below=self._log.cleaning.holes_below,
+            batches_max=batches_max,
         )
-        if bad_at < 0:
-            return SoundSlice(found.data, found.next_offset, seen & SEALED_BIT != 0)
-        if bad_at == 0:
+        is_sealed = looked.seen & SEALED_BIT != 0
+        if looked.sound_bytes == len(found.data):
+            return SoundSlice(found.data, found.next_offset, is_sealed, looked.batch_count)
+        if looked.sound_bytes == 0:
             raise self._corrupt(offset, "the batch there has a wrong CRC")
-        sound = found.data[:bad_at]
-        next_offset = offset
-        for _, header in iter_headers(sound):
-            next_offset = header.next_offset
-        return SoundSlice(sound, next_offset, seen & SEALED_BIT != 0)
+        sound = found.data[: looked.sound_bytes]
+        return SoundSlice(sound, looked.next_offset, is_sealed, looked.batch_count)
 
     def _one_epoch(self, offset: int, found: ReadSlice) -> LeaderEpoch | None:
         """Return the leader epoch of all that was read, None if there are several."""
@@ -134,13 +144,13 @@ class SoundReads:
 
     def batch_at(
         self, timestamp_ms: int, start: int, end: int, *, wait: bool = True
-    ) -> BatchAtTime | None:
-        """Return the first batch in [start, end) that says it holds a record at or after a time.
+    ) -> BatchAtTime | int | None:
+        """Return the first batch in [start, end) that says it holds a record at or after a time, or from where on to look for it further.
 
         Raises CorruptRange, PartitionFailed, and ColdRange unless `wait`.
         """
         with self._errors_at(-1, f"looking for {timestamp_ms} ms"):
             found = self._log.segments.first_reaching(timestamp_ms, end, start, wait=wait)
-        if found is not None and not crc_ok(found.batch, 0, found.header):
+        if isinstance(found, BatchAtTime) and not crc_ok(found.batch, 0, found.header):
             raise self._corrupt(found.header.base_offset, "the batch there has a wrong CRC")
         return found

@@ -56,6 +56,7 @@ from region_broker.partitions.opening_sealed import OpenedAside
 from region_broker.partitions.partition import Partition, SharedParts
 from region_broker.partitions.parts.retention import Due
 from region_broker.partitions.producer_room import ProducerRoom
+from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.topic_file import TopicFiles, told_of
 from region_broker.partitions.trimming import Hold
 from region_broker.ports.disk import Disk
@@ -104,7 +105,10 @@ class PartitionTable:
         self.opened_aside = OpenedAside()
         self.room = DiskRoom(config.disk_free_bytes_min)
         self.producers = ProducerRoom(clock, config.partition_producers_max, config.producers_max)
-        self._shared = SharedParts(self.cold_reads, self.sealing, self.opened_aside, self.producers)
+        self.record_threads = RecordThreads()
+        self._shared = SharedParts(
+            self.cold_reads, self.sealing, self.opened_aside, self.producers, self.record_threads
+        )
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
         self._configs: dict[UUID, Mapping[str, str]] = {}
@@ -497,6 +501,7 @@ class PartitionTable:
         while self._ahead:
             self._ahead.popitem()[1].close("the node stops")
         self.cold_reads.close()
+        self.record_threads.close()
         self.kept.save()
         self._made.close()
         self._journal.close()

@@ -1,11 +1,11 @@
 """Finding records by their time, in one partition.
 
 INV-TL1  records are looked at in a thread where that may take long: a batch of 2 kB may hold a million of them
+INV-TL3  a lookup gives way after LOOKUP_BATCHES_MAX batches that it walked over, and after PROBES_AT_ONCE looks for the largest time
 INV-TL2  the largest time is found by what batches say of themselves; records of one batch only are looked at
 Not here: the bytes (`partitions.sound_reads`), what a client asks for (`handlers.fetch.list_offsets`).
 """
 
-import asyncio
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,10 +17,14 @@ from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import SealedRecords
 from region_broker.log.segment import BatchAtTime
 from region_broker.partitions.opening_sealed import OpeningSealed
+from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.sound_reads import SoundReads
 from region_broker.records.batches import RecordsError, iter_records
+from region_broker.wire.cooperative_yield import give_way
 
 logger: Final = logging.getLogger(__name__)
+
+PROBES_AT_ONCE: Final = 4
 _TIMESTAMP_BITS: Final = 63
 """Times are signed numbers of 64 bits; none below 0 is looked for."""
 
@@ -37,6 +41,7 @@ class TimeLookup:
     start: int
     end: int
     opening: OpeningSealed
+    threads: RecordThreads
 
     async def first(self, timestamp_ms: int) -> Position | None:
         """Return the first record at or after a time. Raises CorruptRange, PartitionFailed."""
@@ -54,7 +59,8 @@ class TimeLookup:
         if head is None or head.header.base_offset >= self.start:
             return await self._latest_whole()
         # Records of this batch were deleted, perhaps those with its largest time: no other is like that.
-        in_head = await asyncio.to_thread(latest_in, await self._opened(head), self.start)
+        opened = await self._opened(head)
+        in_head = await self.threads.run(partial(latest_in, opened, self.start))
         behind = await replace(self, start=head.header.next_offset)._latest_whole()
         if in_head is None or (behind is not None and behind[1] > in_head[1]):
             return behind
@@ -64,23 +70,31 @@ class TimeLookup:
         """Return `latest` where no batch begins below `start`."""
         low_ms = 0
         for bit in reversed(range(_TIMESTAMP_BITS)):
+            if bit % PROBES_AT_ONCE == 0:
+                await give_way()
             found = await self._batch_at(low_ms + (1 << bit), self.start)
             if found is not None:
                 low_ms += 1 << bit
         return await self.first(low_ms)
 
     async def _batch_at(self, timestamp_ms: int, start: int) -> BatchAtTime | None:
-        return await self.cold_reads.read(
-            partial(self.reads.batch_at, timestamp_ms, start, self.end)
-        )
+        while True:
+            found = await self.cold_reads.read(
+                partial(self.reads.batch_at, timestamp_ms, start, self.end)
+            )
+            if not isinstance(found, int):
+                return found
+            assert found > start, (found, start)
+            start = found
+            await give_way()
 
     async def _opened(self, found: BatchAtTime) -> BatchAtTime:
         """Return a batch opened; as it is where it is not sealed, or nobody here can: then its first record stands for it."""
         if not found.header.is_sealed:
             return found
         try:
-            batch, _ = await asyncio.to_thread(
-                self.opening.opened, found.batch, found.header.next_offset, wait=True
+            batch, _ = await self.threads.run(
+                partial(self.opening.opened, found.batch, found.header.next_offset, wait=True)
             )
         except SealedRecords:  # said by `opening`
             return found
@@ -90,7 +104,7 @@ class TimeLookup:
         found = await self._opened(found)
         if found.header.codec == 0 and len(found.batch) <= LOOKUP_BYTES_ON_LOOP_MAX:
             return position_in(found, timestamp_ms, self.start)
-        return await asyncio.to_thread(position_in, found, timestamp_ms, self.start)
+        return await self.threads.run(partial(position_in, found, timestamp_ms, self.start))
 
 
 def position_in(found: BatchAtTime, timestamp_ms: int, start: int) -> Position | None:

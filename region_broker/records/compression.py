@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 import cramjam
 import lz4.frame
 
-from region_broker.limits import DECOMPRESSED_BYTES_MAX
+from region_broker.limits import DECOMPRESSED_BYTES_MAX, ZSTD_WINDOW_BYTES_MAX
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -29,6 +29,7 @@ _XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = struct.Struct(">i")
 _PIECE_BYTES: Final = 32 * 1024
+_ZSTD_LEVEL_OF_WINDOW: Final = 19  # the highest with a window of ZSTD_WINDOW_BYTES_MAX
 S = TypeVar("S", bound="_Stream")
 
 
@@ -73,7 +74,19 @@ def compress(codec: Codec, data: bytes, *, level: int | None = None) -> bytes:
         case Codec.LZ4:
             return bytes(lz4.frame.compress(data, block_linked=False, compression_level=level or 0))
         case Codec.ZSTD:
-            return bytes(zstd.compress(data, level=level))
+            return _compress_zstd(data, level)
+
+
+def _compress_zstd(data: bytes, level: int | None) -> bytes:
+    """Return a frame of a window that any decoder takes (RFC 8878, 3.1.1.1.2); it has no larger one but by the highest levels."""
+    if len(data) <= ZSTD_WINDOW_BYTES_MAX or level is None or level <= _ZSTD_LEVEL_OF_WINDOW:
+        return bytes(zstd.compress(data, level=level))
+    parameter = zstd.CompressionParameter
+    options: dict[int, int] = {
+        parameter.compression_level: level,
+        parameter.window_log: ZSTD_WINDOW_BYTES_MAX.bit_length() - 1,
+    }
+    return bytes(zstd.compress(data, options=options))
 
 
 def decompress(codec: Codec, data: bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:

@@ -6,6 +6,7 @@ A region that was just started tells no end before its role is known, and one th
 offset before it knows which of its transactions are whole (INV-PT9): what it shows then is less than what it had shown, and
 who resets to "latest" would read everything again (T16). Nor does either tell a beginning, which an order may have moved that
 is lost (INV-PT10): who resets to "earliest" would leave records out (T14). Clients ask again, as in Kafka (KIP-207).
+INV-LIO1 rows that look into a log count as LOOKUP_ROWS others: two of them are answered in one step
 There are no tiers, so the local log is the whole log, and nothing lies in or on its way to another tier: -1.
 """
 
@@ -22,7 +23,7 @@ from region_broker.handlers.dispatch.partitions import (
 )
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.limits import LOOKUPS_MAX
+from region_broker.limits import LOOKUPS_MAX, YIELD_ROWS
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
@@ -36,6 +37,8 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
+LOOKUP_ROWS: Final = YIELD_ROWS // 2
+"""How many rows of others a lookup by time costs: 2 ms, where it is told by the records of a batch."""
 _OF_THE_START: Final = frozenset({EARLIEST, EARLIEST_LOCAL})
 _OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _SINCE_VERSION: Final = {
@@ -69,7 +72,7 @@ async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
     }
     topics: dict[str, list[Fields]] = {topic.name: [] for topic in request.topics}
     for place, items in asked.items():
-        await yielding.row()
+        await yielding.row(_cost(items[0]))
         topics[place[0]].append(await _row(found[place], items[0], isolation, ends.get(place, -1)))
     return {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
 
@@ -124,6 +127,10 @@ async def _row(
         "offset": offset,
         "leader_epoch": leader_epoch,
     }
+
+
+def _cost(item: Any) -> int:
+    return LOOKUP_ROWS if int(item.timestamp) >= 0 or item.timestamp == MAX_TIMESTAMP else 1
 
 
 def _served(version: int, timestamp: int) -> bool:

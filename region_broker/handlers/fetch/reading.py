@@ -3,6 +3,7 @@
 INV-H9  the first batch of the first partition that has one is returned whatever its size (C39, KIP-74)
 INV-FRD2 a reading looks at all its partitions before anything is read in for it, and what was read in is read with the
         rest, again: what is told stays one reading
+INV-FRD3 a reading gives out READ_BATCHES_MAX batches at most, over all its partitions: then its bytes are used up (INV-PT14)
 A wait ends once; the reading is made in a turn of the loop of its own, never within the change that ended it.
 Not here: who may ask and what a session is told (`fetch`), who tells of changes (`partitions.purgatory`).
 """
@@ -19,7 +20,7 @@ from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_read_t
 from region_broker.handlers.dispatch.nodes import Places
 from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.services import Services
-from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, YIELD_ROWS
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, READ_BATCHES_MAX, YIELD_ROWS
 from region_broker.log.failures import (
     ColdRange,
     CorruptRange,
@@ -50,7 +51,7 @@ class Reading:
     """Looks at what is wanted, waits, and reads it; in a session, that is what is not quiet there, in bounded parts."""
 
     __slots__ = (
-        "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_met_at", "_named", "_nearer", "_on_over", "_rack",
+        "_batches_left", "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_met_at", "_named", "_nearer", "_on_over", "_rack",
         "_services", "_session", "_tries", "_wait", "wait_ms_max",
     )  # fmt: skip
 
@@ -77,6 +78,7 @@ class Reading:
         self._bytes_min = bytes_min
         self._bytes_max = min(max(0, bytes_max), FETCH_BYTES_MAX)
         self.wait_ms_max = wait_ms_max
+        self._batches_left = READ_BATCHES_MAX
         self._wait: ReadableWait | None = None
         self._on_over: Callable[[], None] | None = None
         self._tries = 0
@@ -174,6 +176,7 @@ class Reading:
         partitions.opened_aside.begin_step(taken)
         self._nearer = self._services.nearer_nodes(self._rack, self._met_at)
         left_bytes = self._left_bytes()
+        self._batches_left = READ_BATCHES_MAX
         self._judges = self._services.authorizer.in_force  # it may be since it waits
         first = self._gives_records and not self._services.memory.full
         found: list[Read] = []
@@ -281,11 +284,12 @@ class Reading:
         self, partition: Partition, item: Wanted, left_bytes: int, *, first: bool, wait: bool
     ) -> FetchedRow:
         # Bytes that are used up still tell offsets: an empty reading at the end of what is readable.
-        bytes_max = max(0, min(left_bytes, item.max_bytes))
+        bytes_max = max(0, min(left_bytes, item.max_bytes)) if self._batches_left > 0 else 0
         try:
             found = partition.reader.fetch(
-                item.offset, bytes_max, self._isolation, first_batch_always=first, wait=wait
-            )
+                item.offset, bytes_max, self._isolation, first_batch_always=first, wait=wait,
+                batches_max=max(1, self._batches_left),
+            )  # fmt: skip
         except OffsetOutOfRange:
             sure = self._services.is_sure(partition)  # INV-HRD5
             error = ErrorCode.offset_out_of_range if sure else ErrorCode.not_leader_or_follower
@@ -297,6 +301,7 @@ class Reading:
             return FetchedRow(item.index, int(ErrorCode.topic_authorization_failed))
         except PartitionFailed:
             return FetchedRow(item.index, int(ErrorCode.kafka_storage_error))
+        self._batches_left -= found.batch_count
         aborted = None
         if self._isolation is Isolation.READ_COMMITTED:
             aborted = [(txn.producer_id, txn.first_offset) for txn in found.aborted]

@@ -7,6 +7,8 @@ INV-H14 no transactional batch is appended unless its partition is in the produc
         batch that waited holds a guard since before the coordinator was asked, and a marker ends it (INV-G1).
         Where leaders are spread, the coordinator may be at another node (`asking`)
 INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
+INV-H17 what one step looks into of the records of all its batches is as little as it would be of one: a thread does the rest, again
+        where the topic's rules have changed while the batch waited
 Not here: what is done when (`produce.pipeline`), waiting (`produce.wait`), error numbers (`produce.errors`).
 """
 
@@ -14,6 +16,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -39,6 +42,7 @@ from region_broker.handlers.produce.errors import ERROR_OF_VERDICT, verification
 from region_broker.handlers.produce.permission import ATTRIBUTES_AT, NOTHING, Denied
 from region_broker.handlers.produce.wait import Item
 from region_broker.partitions.admission import AppendVerdict
+from region_broker.partitions.record_rules import RECOMPRESSED_INLINE_BYTES_MAX
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
 from region_broker.wire.server import CloseConnection
 from txn_coordinator.connection_order import Arrival
@@ -137,12 +141,18 @@ def _find(ctx: RequestContext, item: Item) -> None:
 
 
 def heavy_of(items: Sequence[Item]) -> list[Item]:
-    """Return the batches that a thread should look at before they are appended."""
-    return [
-        item
-        for item in items
-        if item.partition is not None and item.partition.writer.is_heavy(item.data)
-    ]
+    """Return the batches of one step that a thread should look at before they are appended (INV-H17)."""
+    heavy: list[Item] = []
+    inline_bytes = 0
+    for item in items:
+        if item.partition is None or not item.open:
+            continue
+        work_bytes = item.partition.writer.work_bytes(item.data)
+        if inline_bytes + work_bytes > RECOMPRESSED_INLINE_BYTES_MAX:
+            heavy.append(item)
+        else:
+            inline_bytes += work_bytes
+    return heavy
 
 
 # --- who may append ------------------------------------------------------------------------------
@@ -291,10 +301,23 @@ def place(ctx: RequestContext, items: Sequence[Item]) -> Iterator[Callable[[], A
         appending.remove(mine)
 
 
-async def prepare(item: Item) -> None:
+async def prepare(ctx: RequestContext, item: Item) -> None:
     """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
     assert item.partition is not None
-    item.ahead = await asyncio.to_thread(item.partition.writer.prepared, item.data)
+    work = partial(item.partition.writer.prepared, item.data)
+    item.ahead = await ctx.services.partitions.record_threads.run(work)
+
+
+async def prepare_anew(ctx: RequestContext, items: Sequence[Item]) -> None:
+    """Prepare what one step is about to append and has no current preparation (INV-H17): rules may change while others are prepared."""
+    while stale := [item for item in heavy_of(items) if not _is_prepared(item)]:
+        for item in stale:
+            await prepare(ctx, item)
+
+
+def _is_prepared(item: Item) -> bool:
+    assert item.partition is not None
+    return item.partition.writer.is_prepared(item.ahead)
 
 
 def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> None:

@@ -26,6 +26,7 @@ from region_broker.handlers.produce.batches import (
     missing_of,
     place,
     prepare,
+    prepare_anew,
     refuse_mixed,
 )
 from region_broker.handlers.produce.permission import NOTHING, Denied
@@ -85,7 +86,7 @@ async def in_pieces(
             asking.at_once(transactional)
             await turn()
             for item in heavy:
-                await prepare(item)
+                await prepare(ctx, item)
             missing: list[Item] = []
             for part in _pieces(transactional):
                 missing += missing_of(ctx, request, part)
@@ -95,6 +96,7 @@ async def in_pieces(
             await asking.settle(transactional)
             wait = ProduceWait(ctx, request, items, on_end)
             for part in _pieces(items):
+                await prepare_anew(ctx, part)
                 judged(ctx, request, [item for item in part if item.transactional], waited=True)
                 append(ctx, request, part)
                 wait.expect(part)

@@ -8,6 +8,8 @@ INV-CLW2  the last data batch and the last marker of each producer that the part
 INV-CLW4  batches behind what the map covers, and damaged ones, are never rewritten: the latter end the run
 INV-CLW5  a batch whose CRC is right and whose records nobody can read is a producer's doing: it stays as it is and
          supersedes nothing, and all tombstones behind it stay, since it may hold what they delete
+INV-CLW6  a delete horizon is a time of 64 bits, whatever the topic says: the last there is stands for one beyond it; a
+         marker that can be given none stays as it is
 The last batch of each new segment stays, without records if need be: a segment ends where it ended, so no offset is
 given out twice.
 
@@ -48,7 +50,7 @@ from region_broker.log.indexes.sparse_index import SegmentSummary, SparseIndex
 from region_broker.log.log_config import LogConfig
 from region_broker.log.segment import SealedCache, Segment
 from region_broker.ports.disk import DiskFile
-from region_broker.records.batches import RecordsError
+from region_broker.records.batches import INT64_MAX, RecordsError
 
 WINDOW_BYTES: Final = 64 * 1024
 
@@ -241,9 +243,8 @@ class Cleaning:
         def keeps(offset: int, key: bytes | None, has_value: bool) -> bool:
             return key is not None and offset >= newest(key) and (has_value or not spent)
 
-        tombstones_ms = self._task.config.cleaning.tombstones_ms
         try:
-            return filtered(batch, header, keeps, self._task.now_ms + tombstones_ms)
+            return filtered(batch, header, keeps, self._new_horizon_ms())
         except RecordsError:
             self.unread.append(header.base_offset)
             return batch
@@ -256,9 +257,15 @@ class Cleaning:
             return batch
         horizon_ms = delete_horizon_ms(header)
         if horizon_ms is None:
-            tombstones_ms = self._task.config.cleaning.tombstones_ms
-            return with_delete_horizon(batch, header, self._task.now_ms + tombstones_ms)
+            try:
+                return with_delete_horizon(batch, header, self._new_horizon_ms())
+            except RecordsError:
+                return batch
         return batch if horizon_ms > self._task.now_ms else None
+
+    def _new_horizon_ms(self) -> int:
+        """Return from when on what is cleaned now may go (INV-CLW6)."""
+        return min(self._task.now_ms + self._task.config.cleaning.tombstones_ms, INT64_MAX)
 
     def _names_a_producer(self, header: BatchHeader) -> bool:
         if header.is_control:

@@ -94,6 +94,8 @@ class CleaningState:
         self.mark = mark
         self.interruptions = 0
         """Grows whenever the log was cut, shortened or closed: a run that began before is void."""
+        self.given_up = False
+        """Whether the cleaner met something in it that nobody thought of (INV-CLN4)."""
 
     def take(self) -> bool:
         """On the event loop: keep others from writing segments of this log anew until `release`; False if one does

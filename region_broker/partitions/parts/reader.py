@@ -9,12 +9,14 @@ from idempotency.fencing import leader_epoch, region_epoch_of
 from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.partition_state import AbortedTxn
 from idempotency.record_batch import BatchHeader, iter_headers
+from region_broker.limits import READ_BATCHES_MAX
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.opening_sealed import OpeningSealed
 from region_broker.partitions.parts.sight import Isolation, Sight
-from region_broker.partitions.sound_reads import SoundReads
+from region_broker.partitions.record_threads import RecordThreads
+from region_broker.partitions.sound_reads import SoundReads, SoundSlice
 from region_broker.partitions.time_lookup import TimeLookup
 
 
@@ -30,6 +32,7 @@ class FetchSlice(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     next_offset: int
+    batch_count: int
     diverging: tuple[LeaderEpoch, int] | None = None
 
 
@@ -43,8 +46,10 @@ class PartitionReader:
         sight: Sight,
         cold_reads: ColdReads,
         opening: OpeningSealed,
+        record_threads: RecordThreads,
     ) -> None:
         """Read `log` of `tp`."""
+        self._record_threads = record_threads
         self._opening = opening
         self.cold_reads = cold_reads
         """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
@@ -60,7 +65,7 @@ class PartitionReader:
         """How many reads were refused because stored bytes are wrong."""
         return self._reads.corrupt_count
 
-    def fetch(
+    def fetch(  # noqa: PLR0913 - the rest by keyword
         self,
         offset: int,
         max_bytes: int,
@@ -69,21 +74,24 @@ class PartitionReader:
         first_batch_always: bool = True,
         as_stored: bool = False,
         wait: bool = True,
+        batches_max: int = READ_BATCHES_MAX,
     ) -> FetchSlice:
-        """Return whole batches from `offset` on (C38, C39); empty if nothing is readable there yet.
+        """Return whole batches from `offset` on (C38, C39), at most `batches_max`; empty if nothing is readable there yet.
 
         What is sealed is opened, unless `as_stored`. Raises OffsetOutOfRange, PartitionFailed, CorruptRange, SealedRecords, and ColdRange unless
         `wait` (see `cold_reads`).
         """
         sight = self._sight
         data: bytes | bytearray = b""
-        next_offset = offset
+        next_offset, batch_count = offset, 0
         if sight.is_behind(offset):
             self._content.check_running()
         else:
             self._check_range(offset, sight.log_start_offset)
             end = sight.readable_end(isolation)
-            data, next_offset, is_sealed = self._reads.read(offset, max_bytes, end, wait=wait)
+            data, next_offset, is_sealed, batch_count = self._reads.read(
+                offset, max_bytes, end, wait=wait, batches_max=batches_max
+            )
             if is_sealed and not as_stored and (first_batch_always or len(data) <= max_bytes):
                 data, next_offset = self._opening.opened(data, next_offset, wait=wait)
         if not first_batch_always and len(data) > max_bytes:
@@ -100,13 +108,20 @@ class PartitionReader:
             last_stable_offset=sight.last_stable_offset,
             log_start_offset=sight.log_start_offset,
             next_offset=next_offset,
+            batch_count=batch_count,
             diverging=self._end_of_older_regions() if is_ahead else None,
         )
 
     def read_raw(
-        self, offset: int, max_bytes: int, limit: int | None = None, *, wait: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        limit: int | None = None,
+        *,
+        wait: bool = True,
+        batches_max: int = READ_BATCHES_MAX,
     ) -> bytes | bytearray:
-        """Return whole batches from `offset` up to `limit` (default and at most HW), byte for byte.
+        """Return whole batches from `offset` up to `limit` (default and at most HW), byte for byte; at most `batches_max`.
 
         At least one batch if there is one; also from below the log start, while the bytes are there: a mirror
         may be behind. Raises OffsetOutOfRange, PartitionFailed, CorruptRange, and ColdRange unless `wait`.
@@ -114,7 +129,7 @@ class PartitionReader:
         self._check_range(offset, self._content.start_offset)
         high_watermark = self._sight.high_watermark
         end = high_watermark if limit is None else min(limit, high_watermark)
-        return self._reads.read(offset, max_bytes, end, wait=wait).data
+        return self._reads.read(offset, max_bytes, end, wait=wait, batches_max=batches_max).data
 
     def opened(self, data: bytes | bytearray) -> bytes | bytearray:
         """Return what `read_raw` returned as consumers get it; raises SealedRecords, CorruptRange. May run in a thread."""
@@ -133,15 +148,21 @@ class PartitionReader:
         ).data
 
     def read_replica(
-        self, offset: int, max_bytes: int, *, wait: bool = True
-    ) -> tuple[bytes | bytearray, int]:
-        """Return whole batches from `offset` up to the log's end, synced or not, byte for byte, and where to go on.
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        wait: bool = True,
+        batches_max: int = READ_BATCHES_MAX,
+    ) -> SoundSlice:
+        """Return whole batches from `offset` up to the log's end, synced or not, byte for byte; at most `batches_max`.
 
         For followers in this region. At least one batch if there is one, also from below the log start. Raises OffsetOutOfRange,
         PartitionFailed, CorruptRange, and ColdRange unless `wait`.
         """
         self._check_range(offset, self._content.start_offset)
-        return self._reads.read(offset, max_bytes, self._content.end_offset, wait=wait)[:2]
+        end = self._content.end_offset
+        return self._reads.read(offset, max_bytes, end, wait=wait, batches_max=batches_max)
 
     def bytes_up_to_end(self, offset: int, enough: int, *, wait: bool = True) -> int:
         """Return how many bytes a follower that is at `offset` lacks; stops counting at `enough`, as `readable_bytes` does."""
@@ -200,7 +221,14 @@ class PartitionReader:
         self._content.check_running()
         sight = self._sight
         end = sight.readable_end(isolation)
-        return TimeLookup(self._reads, self.cold_reads, sight.log_start_offset, end, self._opening)
+        return TimeLookup(
+            self._reads,
+            self.cold_reads,
+            sight.log_start_offset,
+            end,
+            self._opening,
+            self._record_threads,
+        )
 
     def _end_of_older_regions(self) -> tuple[LeaderEpoch, int] | None:
         """Return the last leader epoch of the regions that acted before this one, and where it ends here."""

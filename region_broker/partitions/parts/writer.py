@@ -28,7 +28,14 @@ from region_broker.partitions.appending.marker_writes import MarkerBatch, write_
 from region_broker.partitions.appending.mirrored_batches import LogTail, check_mirrored, writes_of
 from region_broker.partitions.parts.sight import Sight
 from region_broker.partitions.producer_room import ProducerRoom
-from region_broker.partitions.record_rules import Prepared, Seal, fitted, is_heavy, prepared
+from region_broker.partitions.record_rules import (
+    Prepared,
+    Seal,
+    fitted,
+    made_ahead,
+    prepared,
+    work_bytes,
+)
 from region_broker.partitions.trimming import Trimming
 
 
@@ -117,13 +124,17 @@ class PartitionWriter:
             return msgspec.structs.replace(outcome, log_append_time_ms=found[1].max_timestamp_ms)
         return outcome
 
-    def is_heavy(self, data: Buffer) -> bool:
-        """Return whether a client batch should go through `prepared`, in a thread, before it is appended."""
-        return is_heavy(data, self._content.config)
+    def work_bytes(self, data: Buffer) -> int:
+        """Return how many bytes `append` works through unless a client batch went through `prepared` before."""
+        return work_bytes(data, self._content.config)
 
     def prepared(self, data: Buffer) -> Prepared:
         """Return what the topic's rules make of a client batch; may run in a thread."""
         return prepared(data, self._content.config, self._seal)
+
+    def is_prepared(self, ahead: Prepared | None) -> bool:
+        """Return whether `append` has no work left to do by what was made ahead: rules and keys are what they were."""
+        return made_ahead(ahead, self._content.config, self._seal) is not None
 
     def append_markers(self, markers: Sequence[MarkerBatch]) -> list[AppendOutcome]:
         """Write transaction markers by one write, but for decisions that are in the log already (T6, C30, C31).

@@ -8,6 +8,7 @@ INV-RSN3 logs take turns, and an answer has at most `ANSWER_BYTES_MAX` and its l
          `COLLECT_MS`
 INV-RSN6 an answer has at most `LOGS_AT_ONCE` logs: the loop that puts it together, and the one that takes it in, go on in between. What is
          left goes with the next one
+INV-RSN10 an answer has at most COPIED_BATCHES_MAX batches: the follower appends all of it in one step
 INV-RSN7 an answer says that the region takes writes only if it did before its first log was looked at, and does behind the last one: what
          it has is shown to readers by that
 INV-RSN8 a follower that is not in sync is answered when `replication.pacing` lets it, with as much as that says; where that is not within the
@@ -29,7 +30,7 @@ from typing import Final, NamedTuple
 from idempotency.identity import LogKey
 from idempotency.ports import Clock
 from idempotency.record_batch import Buffer
-from region_broker.limits import MIB
+from region_broker.limits import COPIED_BATCHES_MAX, MIB
 from region_broker.log import group_commit
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogError, OffsetOutOfRange
@@ -292,23 +293,24 @@ class FetchSession:
         self._wakes.clear()
         parts: list[ReplicaPart] = []
         data: list[Buffer] = []
-        room = min(request.bytes_max, ANSWER_BYTES_MAX)
+        room, batches_left = min(request.bytes_max, ANSWER_BYTES_MAX), COPIED_BATCHES_MAX
         if self.pace.applies():
             room = min(room, self.pace.answer_bytes)
         waiting, self._moved = self._moved, {}
         left, unfinished = list[LogKey](), list[LogKey]()
         begun_ms, acted = self._clock.monotonic_ms(), self._acts()
         for key in waiting:
-            is_full = room <= 0 or len(parts) == LOGS_AT_ONCE
+            is_full = room <= 0 or batches_left <= 0 or len(parts) == LOGS_AT_ONCE
             if is_full or self._clock.monotonic_ms() > begun_ms + COLLECT_MS:
                 left.append(key)
                 continue
-            reading = partial(self._take, key, min(room, LOG_BYTES_MAX))
+            reading = partial(self._take, key, min(room, LOG_BYTES_MAX), batches_left)
             taken = await self._cold_reads.read(reading)
             if taken is None:
                 continue
-            part, part_data = taken
+            part, part_data, batch_count = taken
             parts.append(part)
+            batches_left -= batch_count
             if part_data:
                 data.append(part_data)
                 room -= len(part_data)
@@ -322,8 +324,8 @@ class FetchSession:
         return Reply(self._fetched(tuple(parts), acted=acted), data)
 
     def _take(
-        self, key: LogKey, bytes_max: int, *, wait: bool
-    ) -> tuple[ReplicaPart, Buffer] | None:
+        self, key: LogKey, bytes_max: int, batches_max: int, *, wait: bool
+    ) -> tuple[ReplicaPart, Buffer, int] | None:
         position, partition = self.positions.get(key), self._logs.get(key)
         if position is None or partition is None:
             return None
@@ -331,7 +333,9 @@ class FetchSession:
         if position == partition.log_end_offset and self._told.get(key) == marks:
             return None
         try:
-            data, end_offset = partition.reader.read_replica(position, bytes_max, wait=wait)
+            data, end_offset, _, batch_count = partition.reader.read_replica(
+                position, bytes_max, wait=wait, batches_max=batches_max
+            )
             unsent_bytes = 0
             if end_offset < partition.log_end_offset:
                 unsent_bytes = partition.reader.bytes_up_to_end(
@@ -348,4 +352,4 @@ class FetchSession:
             key.topic_id, key.partition, position, end_offset, len(data), *marks, partition.log.cleaning.holes_below,
             partition.log_end_offset, unsent_bytes,
         )  # fmt: skip
-        return part, data
+        return part, data, batch_count

@@ -17,6 +17,7 @@ INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: read
 INV-SO6  what a mirror that is behind asks for, and memory has not, is read in by a thread: the primary's loop does not
          wait for it
 INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
+INV-SO14 a log sends COPIED_BATCHES_MAX batches at a time, however small: the mirror appends them in one step
 INV-SO12 a region whose feature level has no sealed topics, or no users and ACLs, follows none: an older version would give its readers what is
          sealed, write plain what is to be sealed once it acts, and let everybody in. The registry is refused, and says what to do
 INV-SO13 many logs are compared a few at a time, and all under the history that is in force at the end
@@ -44,6 +45,7 @@ from region_broker.controller.access_commands import FollowAccess
 from region_broker.controller.feature_levels import NOT_SUPPORTED, SEALS_SINCE_LEVEL, since_type
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
 from region_broker.controller.topic_configs import told_to_mirror
+from region_broker.limits import COPIED_BATCHES_MAX
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.log.log_config import ENCRYPTION_KEY
 from region_broker.partitions.partition import Partition
@@ -524,7 +526,9 @@ class _FetchSession:
         if position >= high_watermark and position >= partition.kept_from:
             return None
         try:
-            data = partition.reader.read_raw(position, bytes_max, high_watermark, wait=wait)
+            data = partition.reader.read_raw(
+                position, bytes_max, high_watermark, wait=wait, batches_max=COPIED_BATCHES_MAX
+            )
         except OffsetOutOfRange as error:
             # Its next session begins with a check of all logs, and this one waits.
             raise PeerRefused("out-of-range", f"{key.encode()}: {error}") from error

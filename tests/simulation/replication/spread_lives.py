@@ -336,7 +336,7 @@ class SpreadLife:
         log = logs[0]
         assert log is not None
         for each in kept:
-            data, _ = log.reader.read_replica(each.offset, 1 << 20)
+            data = log.reader.read_replica(each.offset, 1 << 20).data
             if not bytes(data).startswith(each.data):
                 raise Violation(
                     f"INV-RPG1: {key} has something else at {each.offset} than was acknowledged"

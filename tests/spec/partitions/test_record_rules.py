@@ -7,6 +7,7 @@ append (sizes), DefaultRecordBatch.java setMaxTimestamp, KIP-32, KIP-780, KIP-93
 import asyncio
 import gzip
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ import google_crc32c
 import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
-from idempotency.record_batch import BatchHeader, read_header
+from idempotency.record_batch import BatchHeader, Buffer, read_header
+from region_broker.handlers.produce.batches import heavy_of
+from region_broker.handlers.produce.wait import Item
 from region_broker.log.failures import UnsupportedConfig
+from region_broker.partitions import record_rules
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.partitions.record_rules import RECOMPRESSED_INLINE_BYTES_MAX
+from region_broker.records.batch_rewrite import recompressed
 from region_broker.records.batches import Origin, Record, build_batch, iter_records
 from region_broker.records.compression import Codec, compress
 from tests.fixtures.kafka_port import RawClient, wire_fixture
@@ -160,7 +166,7 @@ def test_a_bomb_is_not_unpacked() -> None:
     struct.pack_into(">i", header, 8, 49 + len(body))
     struct.pack_into(">I", header, 17, google_crc32c.value(bytes(header[21:]) + body))
     bomb = bytes(header) + body
-    assert some.partition.writer.is_heavy(bomb)
+    assert some.partition.writer.work_bytes(bomb) > RECOMPRESSED_INLINE_BYTES_MAX
     refused = some.partition.writer.prepared(bomb).made
     assert isinstance(refused, AppendOutcome)
     assert refused.verdict is AppendVerdict.INVALID_RECORD
@@ -363,6 +369,66 @@ async def _produce(client: RawClient, data: bytes) -> Any:
         "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": data}]}],
     })  # fmt: skip
     return answer.responses[0].partition_responses[0]
+
+
+@pytest.mark.parametrize(
+    "configs", [{"compression.type": "zstd"}, {"cleanup.policy": "compact"}], ids=["codec", "keys"]
+)
+def test_INV_H17_many_small_batches_of_a_request_are_looked_into_in_a_thread(
+    configs: dict[str, str],
+) -> None:
+    """Each alone is small enough to be done at once: 200 of them took the loop seconds."""
+    some = fixture(configs)
+    data = build_batch([Record(b"k", bytes(2_000))])
+    items = [Item("t", 0, data) for _ in range(200)]
+    for item in items:
+        item.partition = some.partition
+    heavy = heavy_of(items)
+    light_bytes = sum(len(item.data) for item in items) - sum(len(item.data) for item in heavy)
+    assert 0 < light_bytes <= 8 * 1024
+    assert heavy_of(items[:3]) == []
+    assert heavy_of([]) == []
+
+
+def test_INV_H17_batches_that_nobody_looks_into_are_appended_at_once() -> None:
+    some = fixture({})
+    item = Item("t", 0, build_batch([Record(b"k", bytes(1_000_000))]))
+    item.partition = some.partition
+    assert heavy_of([item] * 200) == []
+
+
+@pytest.mark.parametrize(
+    "changed", [{"compression.type": "lz4"}, {"compression.type": "zstd", "retention.ms": "5"}]
+)
+async def test_INV_H17_batches_are_made_ready_anew_where_their_topic_changed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str]
+) -> None:
+    """1. A thread recompresses a batch. 2. Its topic is altered. 3. The batch is appended: not by doing all of it again on the loop."""
+    worked: list[bool] = []
+    on_loop, altered = threading.get_ident(), threading.Event()
+
+    def note(data: Buffer, header: BatchHeader, codec: Codec, *, level: int | None) -> bytes:
+        worked.append(threading.get_ident() == on_loop)
+        if len(worked) == 1:
+            loop.call_soon_threadsafe(alter)
+            assert altered.wait(60)
+        return recompressed(data, header, codec, level=level)
+
+    def alter() -> None:
+        some.services.partitions.update_config(Topic(name="t", topic_id=topic_id, configs=changed))
+        altered.set()
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(record_rules, "recompressed", note)
+    async with wire_fixture(tmp_path) as some:
+        await some.topic("t", configs={"compression.type": "zstd"})
+        topic_id = some.partition("t").topic_id
+        client = await some.connect()
+        row = await _produce(client, build_batch([Record(None, bytes(9_000), timestamp_ms=-1)]))
+        assert (row.error_code, row.base_offset) == (0, 0)
+        kept = some.partition("t").reader.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED).data
+    assert worked == [False, False]
+    assert Codec(read_header(kept).codec).name.lower() == changed["compression.type"]
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from region_broker.log.failures import CorruptRange, SealedRange, SealedRecords,
 from region_broker.partitions import opening_sealed, record_rules
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.partitions.record_rules import RECOMPRESSED_INLINE_BYTES_MAX
 from region_broker.records.batches import Origin, Record, RecordsError, build_batch, iter_records
 from region_broker.records.compression import Codec
 from region_broker.security.sealing.sealed_batch import LogPlace, sealed
@@ -498,8 +499,8 @@ def test_a_large_batch_is_sealed_ahead_and_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(record_rules, "SEALED_INLINE_BYTES_MAX", 100)
     some = node()
     sent = build_batch(RECORDS)
-    assert some.partition.writer.is_heavy(sent)
-    assert not node({}).partition.writer.is_heavy(sent)
+    assert some.partition.writer.work_bytes(sent) > RECOMPRESSED_INLINE_BYTES_MAX
+    assert node({}).partition.writer.work_bytes(sent) == 0
     ahead = some.partition.writer.prepared(sent)
     assert some.partition.writer.append(sent, ahead=ahead).verdict is AppendVerdict.APPENDED
     assert read(some)[16:] == sent[16:]

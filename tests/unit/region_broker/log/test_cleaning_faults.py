@@ -131,6 +131,35 @@ def test_INV_T3_a_log_that_cannot_be_read_for_cleaning_stops_no_other() -> None:
     assert some.partitions[0].log.cleaning.mark.first_dirty_offset == 0
 
 
+def test_INV_CLN4_what_nobody_thought_of_in_one_log_is_told_once_and_ends_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    some = fixture(COMPACT, partition_count=2)
+    odd = some.partition.log.folder
+    for _ in range(2):
+        put(some, ("a", "1"), ("a", "2"))
+        roll(some)
+        some.partitions = some.partitions[::-1]
+    some.close_and_reopen()
+    met: list[str] = []
+
+    def fail(operation: str, path: Path) -> None:
+        if path.parent == odd and path.name.endswith(".cleaned"):
+            met.append(operation)
+            raise ArithmeticError("a number that fits nowhere")
+
+    some.disk.fault = fail
+    for _ in range(3):
+        clean(some)
+    assert len(met) == 1
+    assert len([r for r in caplog.records if "is not cleaned any more" in r.getMessage()]) == 1
+    assert some.partitions[1].log.cleaning.mark.first_dirty_offset > 0
+    assert [partition.failed for partition in some.partitions] == [None, None]
+    some.disk.fault = None
+    some.close_and_reopen()
+    assert clean(some), "a start tries it again"
+
+
 def test_INV_CLS3_a_log_that_was_emptied_by_a_cut_forgets_for_good_how_far_it_was_cleaned() -> None:
     some = dirty("1", "2")
     assert clean(some)

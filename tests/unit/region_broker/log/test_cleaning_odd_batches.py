@@ -13,9 +13,9 @@ from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Sequenc
 from idempotency.record_batch import ControlType, iter_headers, write_varint
 from region_broker.log.cleaning.batch_filter import emptied
 from region_broker.partitions.admission import AppendVerdict
-from region_broker.records.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch, iter_records
 from region_broker.records.compression import Codec
-from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, all_bytes, fixture
+from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, all_bytes, append_marker, fixture
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, end_txn, left, put, roll
 
 NOW_MS = 1_000_000  # where the fixture's clock stands
@@ -111,6 +111,64 @@ def test_a_tombstone_as_old_as_times_can_be_does_not_end_the_cleaner() -> None:
     roll(some)
     assert clean(some)
     assert left(some) == [(0, "a", None), (2, "b", "2")]
+
+
+FOR_EVER = COMPACT | {"delete.retention.ms": str(INT64_MAX)}  # as Kafka's own tools allow it
+
+
+def horizons(some: Fixture) -> list[int]:
+    """Return the delete horizons that are set (KIP-534: bit 6 of the attributes, in the place of the base timestamp)."""
+    headers = [header for _, header in iter_headers(all_bytes(some.partition))]
+    return [header.base_timestamp_ms for header in headers if header.attributes & 1 << 6]
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 1_800_000], ids=["now", "in half an hour"])
+def test_INV_CLW6_a_tombstone_that_is_to_stay_for_ever_stays(ahead_ms: int) -> None:
+    """The delete horizon would lie behind what 64 bits hold; a producer's clock may be ahead by an hour (KIP-937)."""
+    some = fixture(FOR_EVER)
+    tombstone = odd(record(0, b"a", None), count=1, at_ms=NOW_MS + ahead_ms)
+    assert some.partition.writer.append(tombstone).verdict is AppendVerdict.APPENDED
+    roll(some)
+    for _ in range(3):
+        some.clock.now_ms += 1_000_000
+        clean(some)
+        roll(some)
+    assert left(some) == [(0, "a", None)]
+    assert horizons(some) == [INT64_MAX]
+    (_, header), *_ = iter_headers(data := all_bytes(some.partition))
+    (kept,) = iter_records(data[: header.size_bytes])
+    assert kept.timestamp_ms == NOW_MS + ahead_ms
+
+
+@pytest.mark.parametrize("later_ms", [0, 2])
+def test_INV_CLW6_a_marker_of_a_transaction_without_records_stays_as_long_as_the_topic_says(
+    later_ms: int,
+) -> None:
+    some = fixture(FOR_EVER)
+    end_txn(some, 1, ControlType.COMMIT)
+    put(some, ("a", "1"), ("a", "2"))
+    roll(some)
+    for _ in range(3):
+        some.clock.now_ms += later_ms
+        assert clean(some)
+        roll(some)
+    assert left(some) == [(2, "a", "2")]
+    assert horizons(some) == [INT64_MAX]
+
+
+def test_INV_CLW6_a_marker_that_can_be_given_no_horizon_stays_as_it_is() -> None:
+    """From -5 ms to the last time that there is are more than 64 bits of a delta."""
+    some = fixture(FOR_EVER)
+    append_marker(some.partition,
+        producer_id=1, producer_epoch=0, control_type=ControlType.COMMIT, coordinator_epoch=1,
+        decision=None, timestamp_ms=-5,
+    )  # fmt: skip
+    put(some, ("a", "1"), ("a", "2"))
+    for _ in range(3):
+        roll(some)
+        assert clean(some)
+    assert left(some) == [(2, "a", "2")]
+    assert horizons(some) == []
 
 
 def test_T13_a_cut_behind_what_was_cleaned_loses_no_value_with_what_took_its_place() -> None:

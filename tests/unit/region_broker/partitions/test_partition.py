@@ -3,13 +3,14 @@
 import asyncio
 import errno
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from idempotency.fencing import leader_epoch, region_epoch
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
-from idempotency.record_batch import ControlType, read_header
+from idempotency.record_batch import BatchHeader, ControlType, read_header
 from region_broker.log.failures import (
     MirrorGap,
     NotABatchBoundary,
@@ -19,6 +20,7 @@ from region_broker.log.failures import (
     UnsupportedConfig,
 )
 from region_broker.log.log_config import FlushPolicy
+from region_broker.log.segment import Segment
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
@@ -556,6 +558,110 @@ async def test_INV_PU1_a_wait_ends_when_enough_is_readable_and_tells_it_once() -
     for _ in range(2):
         some.partition.writer.append(batch())
         some.sync()
+    assert told == ["enough"]
+
+
+def waits_at(some: Fixture, offset: int, enough_bytes: int) -> list[str]:
+    """Begin a wait there; return what it tells."""
+    told: list[str] = []
+    wait = ReadableWait(enough_bytes, lambda: told.append("enough"))
+    wait.look_at(some.partition, offset, Isolation.READ_UNCOMMITTED)
+    return told
+
+
+@pytest.mark.parametrize("offset", [0, 3, 7])
+@pytest.mark.parametrize("short_bytes", [0, 1])
+def test_INV_PU3_a_wait_ends_with_the_batch_that_makes_it_enough(
+    offset: int, short_bytes: int
+) -> None:
+    """Whatever was counted before it: over several segments, and whether it waits for the last byte of a batch or one more."""
+    some = fixture({"segment.bytes": "4096"})
+    sizes = [300 + 7 * number for number in range(60)]
+    for number in range(10):
+        some.partition.writer.append(batch(size_bytes=sizes[number]))
+    some.sync()
+    lengths = [len(batch(size_bytes=size)) for size in sizes]
+    told = waits_at(some, offset, sum(lengths[offset:50]) + short_bytes)
+    for number in range(10, 60):
+        assert told == []
+        some.partition.writer.append(batch(size_bytes=sizes[number]))
+        some.sync()
+        if number == 49 + short_bytes:
+            break
+    assert told == ["enough"]
+
+
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return what will say from where on segments are walked over."""
+    walked: list[int] = []
+    walk = Segment.walk
+
+    def noted(
+        segment: Segment, position: int, end: int | None = None, *, wait: bool = True
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        walked.append(position)
+        return walk(segment, position, end, wait=wait)
+
+    monkeypatch.setattr(Segment, "walk", noted)
+    return walked
+
+
+def test_INV_PU3_an_end_that_is_not_the_logs_is_looked_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a mirror's tidemark, or the end of what is stable."""
+    some = fixture()
+    for _ in range(60):
+        some.partition.writer.append(batch())
+    some.sync()
+    segments = some.partition.log.segments
+    walked = walks(monkeypatch)
+    for start, end in ((0, 20), (20, 40), (40, 50)):
+        for _ in range(50):
+            counted_bytes = segments.bytes_between(start, end, 1 << 20)
+            assert counted_bytes == (end - start) * len(batch())
+    assert len(walked) == 3
+
+
+def test_INV_PU3_what_was_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = fixture()
+    for _ in range(60):
+        some.partition.writer.append(batch())
+    some.sync()
+    told = [waits_at(some, offset, 1 << 20) for offset in range(1, 51)]
+    walked = walks(monkeypatch)
+    for _ in range(20):
+        some.partition.writer.append(batch())
+        some.sync()
+    assert len(walked) <= 2, "once where all of them began to count"
+    assert told == [[]] * 50
+
+
+def test_INV_PU3_a_log_that_was_cut_is_counted_anew() -> None:
+    some = fixture()
+    for _ in range(8):
+        some.partition.writer.append(batch())
+    some.sync()
+    told = waits_at(some, 1, 9 * len(batch()))
+    some.partition.truncate_to(3)
+    for _ in range(6):
+        some.partition.writer.append(batch())
+        some.sync()
+    assert told == []  # 8 batches behind the reader
+    some.partition.writer.append(batch())
+    some.sync()
+    assert told == ["enough"]
+
+
+def test_INV_PU3_a_reader_whose_records_were_deleted_is_told() -> None:
+    some = fixture()
+    for _ in range(8):
+        some.partition.writer.append(batch())
+    some.sync()
+    told = waits_at(some, 1, 1 << 20)
+    some.partition.trimming.raise_start(4)
+    some.partition.writer.append(batch())
+    some.sync()
     assert told == ["enough"]
 
 

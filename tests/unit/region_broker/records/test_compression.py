@@ -1,8 +1,15 @@
 """Bounds of the decompressors: 64 MiB of zeros in 2 kB must not be unpacked."""
 
+import sys
+
 import pytest
 
 from region_broker.records.compression import Codec, CompressionError, compress, decompress
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 CAP_BYTES = 1 << 20
@@ -13,6 +20,18 @@ def test_bomb_is_refused(codec: Codec) -> None:
     bomb = compress(codec, bytes(8 * CAP_BYTES))
     with pytest.raises(CompressionError, match="more than"):
         decompress(codec, bomb, max_bytes=CAP_BYTES)
+
+
+@pytest.mark.parametrize("level", [None, 19, 20, 22])
+@pytest.mark.parametrize("size_bytes", [100, 9 << 20])
+def test_RFC8878_no_frame_has_a_window_above_8_MiB(level: int | None, size_bytes: int) -> None:
+    """ "It is recommended for decoders to support a Window_Size of up to 8 MB", and for encoders to ask for no more: it is also
+    what their memory goes by, 0.6 GiB at zstd's highest level.
+    """
+    data = bytes(size_bytes)
+    packed = compress(Codec.ZSTD, data, level=level)
+    most: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
+    assert zstd.ZstdDecompressor(options=most).decompress(packed) == data
 
 
 @pytest.mark.parametrize("codec", CODECS)

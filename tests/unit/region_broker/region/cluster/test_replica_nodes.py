@@ -501,7 +501,7 @@ def test_what_is_committed_outlives_any_one_node_without_power_again_and_again(s
                 base = leader.append(data, which).base_offset
                 if chance.random() < 0.6:
                     await leader.partition(which).wait_committed(base + 1)
-                    found, _ = leader.partition(which).reader.read_replica(base, 1)
+                    found = leader.partition(which).reader.read_replica(base, 1).data
                     acknowledged.append((which, base, bytes(found)))
             victim = region.nodes[chance.randrange(1, 4)]
             await victim.kill(power=chance.random() < 0.7)

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+import pytest
 from typing_extensions import override
 
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey
@@ -19,6 +20,7 @@ from region_broker.limits import YIELD_ROWS
 from region_broker.log.cold_reads import ColdReads, Reading, T
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
+from region_broker.region.mirror import primary_side
 from region_broker.region.mirror.primary_side import COLLECT_MS, GATHER_MS, PrimarySide
 from region_broker.region.mirror.shown_history import ShownHistory
 from region_broker.region.peers.protocol import (
@@ -144,6 +146,22 @@ async def test_INV_SO4_a_log_with_much_to_send_does_not_hold_up_the_others(tmp_p
         one_batch = 1
         sent = [set(await mirror.fetch(bytes_max=one_batch)) for _ in range(6)]
         assert sent == [{"orders"}, {"bills"}, {TIDEMARK_LEDGER}, {"orders"}, {"bills"}, {"orders"}]
+
+
+async def test_INV_SO14_very_many_batches_of_a_log_go_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror appends them in one step: a MiB of the smallest held its loop for half a second."""
+    monkeypatch.setattr(primary_side, "COPIED_BATCHES_MAX", 2)
+    async with linked(tmp_path) as mirror:
+        for _ in range(3):
+            await mirror.primary.produce("orders", b"x")
+        await mirror.tidemark()
+        whole_bytes = mirror.primary.partition("orders").log.size_bytes
+        first = await mirror.fetch()
+        assert first["orders"] == whole_bytes * 2 // 3 > 0
+        assert TIDEMARK_LEDGER in first
+        assert await mirror.fetch() == {"orders": whole_bytes // 3}
 
 
 class SlowReads(ColdReads):
