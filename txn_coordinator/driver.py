@@ -179,5 +179,5 @@ class TransactionCoordinator:
                 _LOG.error("overdue transactions wait for the next scan: %s", error)
             if now_ms >= next_id_scan_ms:
                 next_id_scan_ms = now_ms + settings.id_scan_interval_ms
-                for shard in self._shards:
-                    shard.forget_idle()
+                for shard in list(self._shards):
+                    await shard.forget_idle()

@@ -114,7 +114,7 @@ class PartitionMarkerChannel:
             self.write_here(orders)
             return
         here: list[MarkerOrder] = []
-        elsewhere: dict[TopicPartition, LogMarkers] = {}
+        elsewhere: dict[TopicPartition, tuple[LogKey, list[MarkerOrder]]] = {}
         for order in orders:
             own: list[TopicPartition] = []
             for tp in order.partitions:
@@ -122,14 +122,13 @@ class PartitionMarkerChannel:
                 if partition is None or not apart.is_apart(partition.key):
                     own.append(tp)
                     continue
-                found = elsewhere.setdefault(tp, LogMarkers(tp, partition.key, []))
-                elsewhere[tp] = found._replace(orders=(*found.orders, order))
+                elsewhere.setdefault(tp, (partition.key, []))[1].append(order)
             if len(own) == len(order.partitions):
                 here.append(order)
             elif own:
                 here.append(replace(order, partitions=tuple(own)))
         if elsewhere:
-            apart.write(tuple(elsewhere.values()))
+            apart.write([LogMarkers(tp, *found) for tp, found in elsewhere.items()])
         self.write_here(here)
 
     def write_here(self, orders: Sequence[MarkerOrder]) -> None:

@@ -190,7 +190,7 @@ async def scanned(region: Region) -> None:
     transactions = region.node.transactions
     for shard in list(transactions._shards):
         await shard.abort_overdue()
-        shard.forget_idle()
+        await shard.forget_idle()
     region.node.storage.partitions.maintain(lambda _partition: None)
 
 

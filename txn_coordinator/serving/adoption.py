@@ -16,6 +16,7 @@ from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from txn_coordinator.events import AbortOrphan, AdoptOngoing
 from txn_coordinator.serving.shard_driver import ShardDriver
+from txn_coordinator.serving.turns import Turns
 from txn_coordinator.states import PREPARED
 from txn_coordinator.transitions import orphan_id
 
@@ -85,7 +86,7 @@ def goes_on(record: TransactionRecord, found: Sequence[Found]) -> bool:
     return all(tp in known and txn.producer_epoch == record.producer_epoch for tp, txn in found)
 
 
-def abort_open(
+async def abort_open(
     shards: Sequence[ShardDriver], found: Sequence[Found], *, switched: bool
 ) -> tuple[int, int, list[AbortOrphan]]:
     """Queue the abort of everything open; return how many entries and orphans that are, and which have to wait.
@@ -96,7 +97,7 @@ def abort_open(
 
     1. An administrator aborts what a producer left open in x; the primary dies before the marker. 2. The producer has
     something open in y, too. 3. A second decision in the same entry would replace the first one, and none at all
-    would leave y open for ever: so the first is carried out, then the second is decided.
+    would leave y open for ever: so the first is carried out, then the second is decided. Raises LedgerFailed.
     """
     records = [record for shard in shards for record in shard.view.records()]
     orphans = orphans_of(found, records)
@@ -104,6 +105,7 @@ def abort_open(
     for tp, txn in found:
         by_producer.setdefault(txn.producer_id, []).append((tp, txn))
     aborted = 0
+    turns = Turns()
     for shard in shards:
         for record in shard.view.ongoing():
             its_own = by_producer.get(record.producer_id, ())
@@ -112,6 +114,10 @@ def abort_open(
             partitions = tuple(sorted(tp for tp, _ in its_own))
             shard.step(AdoptOngoing(record.transactional_id, partitions))
             aborted += 1
+            await turns.worked(
+                len(record.partitions)
+            )  # INV-TTU1: nobody else acts on what is not served
+            shard.expect_open()
     waiting: list[AbortOrphan] = []
     for orphan in orphans:
         shard = shards[orphan.producer_id % len(shards)]
@@ -120,6 +126,8 @@ def abort_open(
             waiting.append(orphan)
         else:
             shard.step(orphan)
+            await turns.worked(len(orphan.partitions))
+            shard.expect_open()
     return aborted, len(orphans), waiting
 
 
