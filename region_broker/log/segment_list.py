@@ -15,7 +15,7 @@ from typing import Final
 from idempotency.partition_state import AbortedTxn
 from region_broker.log.failures import NotABatchBoundary
 from region_broker.log.file_names import ABORTED_SUFFIX
-from region_broker.log.indexes.aborted_index import decode_aborted, overlapping
+from region_broker.log.indexes.aborted_index import AbortedIndex, decode_aborted
 from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.replay import write_aborted_file
 from region_broker.log.segment import BatchAtTime, ReadSlice, SealedCache, Segment, read_log_index
@@ -138,10 +138,10 @@ class SegmentList:
         for segment in self.segments[self.slot(start) :]:
             if segment.file is not None:
                 break
-            yield from overlapping(self._aborted_of(segment, wait=wait), start, end, bound)
+            yield from self._aborted_of(segment, wait=wait).overlapping(start, end, bound)
 
-    def _aborted_of(self, segment: Segment, *, wait: bool) -> tuple[AbortedTxn, ...]:
-        def load() -> tuple[AbortedTxn, ...]:
+    def _aborted_of(self, segment: Segment, *, wait: bool) -> AbortedIndex:
+        def load() -> AbortedIndex:
             path = segment.path.with_suffix(ABORTED_SUFFIX)
             try:
                 return decode_aborted(read_log_index(self._cache.disk, path, wait=wait))
@@ -150,7 +150,7 @@ class SegmentList:
                 FrameError,
             ) as error:  # whatever is wrong with the file: the log says the same
                 logger.warning("%s: %s", path, error)
-                return write_aborted_file(self._folder, self.segments, segment)
+                return AbortedIndex.of(write_aborted_file(self._folder, self.segments, segment))
 
         return self._cache.aborted.get(segment.path, load)
 
