@@ -16,9 +16,9 @@ from typing import Final
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Clock
-from txn_coordinator import expiry
 from txn_coordinator.ports import IdBlocks, IdsUnavailable, MarkerChannel, TransactionLog
 from txn_coordinator.serving.administration import TransactionAdministration
+from txn_coordinator.serving.admission import Admission
 from txn_coordinator.serving.adoption import AdoptionReport, Found
 from txn_coordinator.serving.client_requests import ClientRequests, DomainCheck
 from txn_coordinator.serving.id_stock import IdStock
@@ -54,10 +54,12 @@ class TransactionCoordinator:
         self._loading = Loading(
             shards, ledger=ledger, markers=markers, ids=ids, clock=clock, settings=settings
         )
+        self.admission = Admission(clock, lambda: settings.id_count_max)
+        """What keeps clients from taking without end."""
         self.clients = ClientRequests(
             shards,
             ids,
-            id_limit=expiry.IdLimit(clock, lambda: settings.id_count_max),
+            admission=self.admission,
             ledger=ledger,
             settings=settings,
             domain_check=domain_check,
