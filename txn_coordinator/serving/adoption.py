@@ -8,7 +8,7 @@ INV-TA2  an orphan abort reaches a partition only after the older decisions of t
 Not here: appending and sending (`driver`), scanning partitions (the caller).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from idempotency.identity import NO_PRODUCER_EPOCH, ProducerEpoch, ProducerId, TopicPartition
@@ -42,8 +42,10 @@ class AdoptionReport:
     """Open in a ledger whose producers may go on."""
 
 
-def is_covered(record: TransactionRecord, tp: TopicPartition, found: OpenTxn) -> bool:
-    """Return whether the decision that adoption carries out for `record` ends what is open in `tp`.
+def is_covered(
+    record: TransactionRecord, known: Container[TopicPartition], tp: TopicPartition, found: OpenTxn
+) -> bool:
+    """Return whether the decision that adoption carries out for `record`, whose partitions are `known`, ends what is open in `tp`.
 
     A decided transaction: only if its bumped epoch proves that the data is its own. Under TV1 the data
     may belong to the next transaction with the same epoch, whose beginning is above the cut (H9), and T6
@@ -51,7 +53,7 @@ def is_covered(record: TransactionRecord, tp: TopicPartition, found: OpenTxn) ->
     """
     if record.status is TxnStatus.ONGOING:
         return found.producer_epoch <= record.producer_epoch
-    decided = record.status in PREPARED and tp in record.partitions
+    decided = record.status in PREPARED and tp in known
     return decided and found.producer_epoch < record.producer_epoch
 
 
@@ -60,14 +62,16 @@ def orphans_of(
     records: Sequence[TransactionRecord],
 ) -> list[AbortOrphan]:
     """Return the orphan aborts, one per producer id, by rising producer id."""
-    by_producer: dict[ProducerId, list[TransactionRecord]] = {}
+    by_producer: dict[ProducerId, list[tuple[TransactionRecord, frozenset[TopicPartition]]]] = {}
     for record in records:
-        by_producer.setdefault(record.producer_id, []).append(record)
+        known = frozenset(record.partitions if record.status in PREPARED else ())  # INV-TC15
+        by_producer.setdefault(record.producer_id, []).append((record, known))
     epochs: dict[ProducerId, ProducerEpoch] = {}
     partitions: dict[ProducerId, list[TopicPartition]] = {}
     for tp, found in open_in_partitions:
         producer_id = found.producer_id
-        if any(is_covered(record, tp, found) for record in by_producer.get(producer_id, ())):
+        its_own = by_producer.get(producer_id, ())
+        if any(is_covered(record, known, tp, found) for record, known in its_own):
             continue
         epochs[producer_id] = max(epochs.get(producer_id, NO_PRODUCER_EPOCH), found.producer_epoch)
         partitions.setdefault(producer_id, []).append(tp)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import NoReturn
 
 from idempotency.decision import DecisionId
 from idempotency.identity import (
@@ -13,10 +14,12 @@ from idempotency.identity import (
     Round,
     TopicPartition,
 )
+from idempotency.ledger_records import TxnStatus
 from idempotency.partition_state import OpenTxn
-from tests.fixtures.coordinator import LEADER_EPOCH, MemoryLedger, MemoryMarkers, tp
+from tests.fixtures.coordinator import LEADER_EPOCH, MemoryLedger, MemoryMarkers, record, tp
 from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
 from txn_coordinator.ports import LedgerPosition, MarkerOrder, MarkerResult
+from txn_coordinator.serving.adoption import orphans_of
 from txn_coordinator.serving.marker_orders import MARKERS_AT_ONCE_MAX, MarkerQueue, MarkerWave
 from txn_coordinator.serving.turns import TURN_COST, Turns
 
@@ -233,3 +236,20 @@ async def test_INV_TTU1_an_id_of_many_partitions_counts_for_as_many() -> None:
         assert served == []
         await turn.worked(0)
         assert served == [0]
+
+
+class NotSearched(tuple[TopicPartition, ...]):
+    """Partitions that may be gone through, and not be searched for one of them."""
+
+    __slots__ = ()
+
+    def __contains__(self, _key: object) -> NoReturn:
+        raise AssertionError("searched")
+
+
+# Holds INV-TC15.
+def test_what_a_takeover_finds_open_is_looked_up_in_what_is_decided() -> None:
+    decided = record(TxnStatus.PREPARE_ABORT, 4, partitions=NotSearched([tp("a"), tp("b")]))
+    open_in_it = [(at, OpenTxn(ProducerId(5), ProducerEpoch(3), 0, 0)) for at in (tp("a"), tp("c"))]
+    (orphan,) = orphans_of(open_in_it, [decided])
+    assert orphan.partitions == (tp("c"),)
