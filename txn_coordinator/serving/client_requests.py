@@ -83,8 +83,9 @@ class ClientRequests:
         )
         replaced = shard.view.record_of(transactional_id)
         id_count = sum(each.view.id_count for each in self._shards)
-        if replaced is None and not self._admission.ids.admits(transactional_id, id_count):
-            return InitOutcome(TxnVerdict.INVALID_REQUEST)
+        admitted = self._admission.of_init(transactional_id, replaced, id_count)
+        if admitted is not TxnVerdict.OK:
+            return InitOutcome(admitted)
         answer = await shard.ask(event, takes_id=True)
         was_open = replaced is not None and replaced.status is TxnStatus.ONGOING
         if replaced is not None and was_open and answer.verdict is TxnVerdict.OK:
@@ -110,7 +111,7 @@ class ClientRequests:
         if isinstance(found, TxnVerdict):
             return found
         shard, event = found
-        return (await shard.ask(event)).verdict
+        return self._admission.joined(transactional_id, (await shard.ask(event)).verdict)
 
     def begin_add_partitions(
         self,
@@ -129,7 +130,10 @@ class ClientRequests:
             done(found)
         else:
             shard, event = found
-            shard.tell(event, lambda answer: done(answer.verdict))
+            admission = self._admission
+            shard.tell(
+                event, lambda answer: done(admission.joined(transactional_id, answer.verdict))
+            )
 
     def _joining(
         self,
@@ -160,7 +164,15 @@ class ClientRequests:
             tuple(partitions),
             2 if implicit else 1,
         )
-        return TxnVerdict.OK if shard.view.has_joined(event) else (shard, event)
+        if shard.view.has_joined(event):
+            return TxnVerdict.OK
+        admitted = self._admission.of_join(
+            shard.view.record_of(transactional_id),
+            ends=all(tp.topic == self._settings.offsets_topic for tp in partitions),
+            joining=len(partitions),
+            open_count=sum(each.view.partition_count for each in self._shards),
+        )
+        return (shard, event) if admitted is TxnVerdict.OK else admitted
 
     async def add_offsets(
         self,
