@@ -79,15 +79,16 @@ class PartitionState:
     """Producer table, visibility and cut index of one partition."""
 
     __slots__ = (
-        "_cut_index", "_end_offset", "_gap_below", "_gaps", "_visibility",
-        "producer_table", "verifications",
+        "_cut_index", "_end_offset", "_gap_below", "_gaps",
+        "producer_table", "verifications", "visibility",
     )  # fmt: skip
 
     def __init__(self) -> None:
         """Start with an empty log."""
         self.producer_table = ProducerTable()
         """Who is known (read access)."""
-        self._visibility = Visibility()
+        self.visibility = Visibility()
+        """Who may see what (read access)."""
         self._cut_index = CutIndex()
         self._gaps: list[AcceptedGap] = []
         self._gap_below = 0
@@ -102,7 +103,7 @@ class PartitionState:
     @property
     def forgotten_below(self) -> int:
         """The lowest bound that `last_stable_offset` can still be asked for."""
-        return self._visibility.forgotten_below
+        return self.visibility.forgotten_below
 
     @property
     def accepted_gaps(self) -> tuple[AcceptedGap, ...]:
@@ -261,7 +262,7 @@ class PartitionState:
         assert entry.producer_epoch >= header.producer_epoch, f"INV-P2: {entry}, {header}"
         if not entry.in_transaction:
             entry.txn_first_offset = header.base_offset
-            self._visibility.begin(header.producer_id, header.base_offset)
+            self.visibility.begin(header.producer_id, header.base_offset)
 
     def _apply_marker(self, offset: int, marker: MarkerFacts) -> None:
         self.verifications.end(marker.producer_id, marker.producer_epoch)
@@ -269,7 +270,7 @@ class PartitionState:
         if before is not None and before.in_transaction:
             # Read before the marker is applied: its epoch may be the bumped one, which empties the window.
             newest = before.window.newest
-            self._visibility.complete(
+            self.visibility.complete(
                 CompletedTxn(
                     marker.producer_id,
                     before.txn_first_offset,
@@ -289,11 +290,11 @@ class PartitionState:
 
     def last_stable_offset(self, bound: int) -> int:
         """Return what a read-committed reader may see up to; `bound` = HW or D(k) (C36, T17)."""
-        return self._visibility.last_stable_offset(bound)
+        return self.visibility.last_stable_offset(bound)
 
     def aborted_in(self, start: int, end: int, bound: int) -> list[AbortedTxn]:
         """Return aborted transactions overlapping [start, end), markers below `bound` (C38)."""
-        return self._visibility.aborted_in(start, end, bound)
+        return self.visibility.aborted_in(start, end, bound)
 
     def first_commit_marker(self, stamp_at_least: Round) -> int | None:
         """Return the offset of the first COMMIT marker with a stamp >= `stamp_at_least` (T7)."""
@@ -302,7 +303,7 @@ class PartitionState:
     def open_transactions(self) -> list[OpenTxn]:
         """Return the transactions without a marker, oldest first."""
         found: list[OpenTxn] = []
-        for producer_id, first_offset in self._visibility.open_items():
+        for producer_id, first_offset in self.visibility.open_items():
             entry = self.producer_table.get(producer_id)
             assert entry is not None, producer_id
             found.append(
@@ -312,16 +313,16 @@ class PartitionState:
 
     def committed_below(self, bound: int, start: int = 0) -> list[CompletedTxn]:
         """Return the committed transactions with a marker in [start, bound) that were not forgotten."""
-        return [txn for txn in self._visibility.completed_in(start, bound) if txn.committed]
+        return [txn for txn in self.visibility.completed_in(start, bound) if txn.committed]
 
     def unended_at(self, bound: int) -> list[UnendedTxn]:
         """Return the transactions with data below `bound` and no marker below it."""
         found = [
             UnendedTxn(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.decision, None)
-            for txn in self._visibility.completed_from(bound)
+            for txn in self.visibility.completed_from(bound)
             if txn.first_offset < bound
         ]
-        for producer_id, first_offset in self._visibility.open_items():
+        for producer_id, first_offset in self.visibility.open_items():
             if first_offset >= bound:
                 break
             entry = self.producer_table.get(producer_id)
@@ -350,11 +351,11 @@ class PartitionState:
 
     def forget_completed_below(self, bound: int) -> None:
         """Forget completed transactions with markers below HW or D(k); bounds never move back."""
-        self._visibility.forget_completed_below(bound)
+        self.visibility.forget_completed_below(bound)
 
     def forget_aborted_below(self, log_start_offset: int) -> None:
         """Forget aborted transactions that retention has deleted."""
-        self._visibility.forget_aborted_below(log_start_offset)
+        self.visibility.forget_aborted_below(log_start_offset)
 
     # -- snapshot ------------------------------------------------------------------------------
 
@@ -371,10 +372,10 @@ class PartitionState:
         return SnapshotContent(
             end_offset=self._end_offset,
             gap_allowed_below=self._gap_below,
-            forgotten_below=self._visibility.forgotten_below,
+            forgotten_below=self.visibility.forgotten_below,
             producers=producers,
-            completed=list(self._visibility.completed),
-            aborted=list(self._visibility.aborted),
+            completed=list(self.visibility.completed),
+            aborted=list(self.visibility.aborted),
             cuts=self._cut_index.entries(),
             gaps=list(self._gaps),
         )
@@ -405,7 +406,7 @@ class PartitionState:
             if entry.txn_first_offset >= 0
         ]
         yield
-        state._visibility.restore(
+        state.visibility.restore(
             open_items=open_items,
             completed=content.completed,
             aborted=content.aborted,

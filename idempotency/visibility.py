@@ -151,6 +151,11 @@ class Visibility:
                 break
         return found
 
+    def has_aborted_from(self, start: int, count: int) -> bool:
+        """Return whether so many aborted transactions have a marker at or above `start`; cheap where fewer are known at all."""
+        known = self._aborted
+        return len(known) >= count and _aborted_marker_offset(known[-count]) >= start
+
     def forget_completed_below(self, bound: int) -> None:
         """Drop completed transactions whose marker is below `bound`, which never moves back."""
         if bound <= self._forgotten_below:

@@ -170,6 +170,8 @@ TOPIC_REGEX_BYTES_MAX: Final = 1_024
 TOPIC_REGEX_STATES_MAX: Final = 1_000
 # Patterns that the members of one group may have together: what each stands for is looked at with each heartbeat.
 GROUP_PATTERNS_MAX: Final = 20
+# Aborted transactions whose markers lie in one segment: those of the open one are in memory, and are made into an index when it is full.
+SEGMENT_ABORTED_MAX: Final = 20_000
 SUBSCRIBED_TOPICS_MAX: Final = 10_000  # names that one member may subscribe to
 # The same for a member of the classic protocol, which may bring MEMBER_METADATA_BYTES_MAX, and for all members of a group of the
 # new one: more of these have fewer than 17 letters each.

@@ -17,7 +17,8 @@ INV-TO4  after an abort, data on a connection that existed before it is executed
          the first time it is refused with an error that clients retry at once. A late request is never
          repeated by anybody; a live client repeats. A connection that has repeated is believed. Where the abort came in another
          way than the data does, any connection there may have existed before it, when the first data comes
-INV-TO5  what one transactional id makes this remember is bounded
+INV-TO5  what one transactional id makes this remember is bounded, in number and in bytes: of what has to come twice a hash is kept,
+         since a client says how long the name of its group is
 INV-TO6  of a pair that a region before gave out, what comes over a connection that existed when the first request of its
          origin came is executed when it comes a second time, as after an abort (INV-TO4): data and coordinator requests
 
@@ -25,6 +26,10 @@ Why INV-TO6. After a planned switch the pair goes on, and what the region before
 
 1. A client of either region begins txn 1 on connection 7, which breaks. 2. It goes on over connection 8, ends txn 1, and
 begins txn 2; the region is switched. 3. What was held up on connection 7 arrives before anything new on connection 8 does.
+
+Of what has to come twice over a connection the first ones are remembered, and the latest: a client repeats them in the order in
+which they were refused, and one repeat is enough. Were the oldest forgotten for the newest, a request of more partitions than are
+remembered would never be found to be a repeat.
 
 Not needed after a commit: the client had all answers before it, so anything late is a repeat, which the sequence
 numbers show. Not here: numbering connections (`region_broker.wire`), TV2, whose epoch grows per transaction.
@@ -36,7 +41,9 @@ from typing import Final, NamedTuple
 from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerPair
 
 _ORIGINS_MAX: Final = 16
-_CHALLENGED_MAX: Final = 1_024
+_CHALLENGED_CONNECTIONS_MAX: Final = 16
+_CHALLENGED_MAX: Final = 4
+"""Of one connection."""
 _PROVEN_MAX: Final = 64
 
 
@@ -73,7 +80,8 @@ class ConnectionOrder:
         self._suspect: dict[int, int] = {}
         """By origin: connections up to this number existed when the last abort was asked for, or at an origin's first."""
         self._proven: set[tuple[int, int]] = set()
-        self._challenged: set[Hashable] = set()
+        self._challenged: dict[tuple[int, int], list[int]] = {}
+        """By connection: hashes of what has to come twice."""
 
     def of(self, pair: ProducerPair, *, inherited: bool = False) -> "ConnectionOrder":
         """Return this order for the pair in force, started over if that is a new one.
@@ -139,18 +147,28 @@ class ConnectionOrder:
         return connection in self._proven or self._is_repeat(connection, what)
 
     def _is_repeat(self, connection: tuple[int, int], what: Hashable) -> bool:
-        key = (connection, what)
-        if key not in self._challenged:
-            if len(self._challenged) >= _CHALLENGED_MAX:
-                self._challenged.clear()
-            self._challenged.add(key)
-            assert len(self._challenged) <= _CHALLENGED_MAX, f"INV-TO5: {len(self._challenged)}"
+        known, key = self._challenged.setdefault(connection, []), hash(what)
+        if key not in known:
+            self._challenge(known, key)
             return False
+        del self._challenged[connection]
         if len(self._proven) >= _PROVEN_MAX:
             self._proven.clear()
         self._proven.add(connection)
         assert len(self._proven) <= _PROVEN_MAX, f"INV-TO5: {len(self._proven)}"
         return True
+
+    def _challenge(self, known: list[int], key: int) -> None:
+        if len(known) < _CHALLENGED_MAX:
+            known.append(key)
+        else:
+            known[-1] = key
+        if len(self._challenged) > _CHALLENGED_CONNECTIONS_MAX:
+            del self._challenged[next(iter(self._challenged))]
+        assert len(known) <= _CHALLENGED_MAX, f"INV-TO5: {len(known)}"
+        assert len(self._challenged) <= _CHALLENGED_CONNECTIONS_MAX, (
+            f"INV-TO5: {len(self._challenged)}"
+        )
 
     def _forget_abort(self) -> None:
         self._aborted = False

@@ -16,9 +16,9 @@ from typing import Final
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Clock
-from txn_coordinator import expiry
 from txn_coordinator.ports import IdBlocks, IdsUnavailable, MarkerChannel, TransactionLog
 from txn_coordinator.serving.administration import TransactionAdministration
+from txn_coordinator.serving.admission import Admission
 from txn_coordinator.serving.adoption import AdoptionReport, Found
 from txn_coordinator.serving.client_requests import ClientRequests, DomainCheck
 from txn_coordinator.serving.id_stock import IdStock
@@ -54,10 +54,12 @@ class TransactionCoordinator:
         self._loading = Loading(
             shards, ledger=ledger, markers=markers, ids=ids, clock=clock, settings=settings
         )
+        self.admission = Admission(clock, lambda: settings.id_count_max)
+        """What keeps clients from taking without end."""
         self.clients = ClientRequests(
             shards,
             ids,
-            id_limit=expiry.IdLimit(clock, lambda: settings.id_count_max),
+            admission=self.admission,
             ledger=ledger,
             settings=settings,
             domain_check=domain_check,
@@ -179,5 +181,5 @@ class TransactionCoordinator:
                 _LOG.error("overdue transactions wait for the next scan: %s", error)
             if now_ms >= next_id_scan_ms:
                 next_id_scan_ms = now_ms + settings.id_scan_interval_ms
-                for shard in self._shards:
-                    shard.forget_idle()
+                for shard in list(self._shards):
+                    await shard.forget_idle()

@@ -169,6 +169,8 @@ class MarkersResumed(msgspec.Struct, frozen=True):
     """
 
     orphans: bool
+    only: tuple[str, ...] | None = None
+    """Of these entries, in order; None: of all."""
 
 
 class ProducerIdsGranted(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Final
 
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.ports import Clock
+from idempotency.said_seldom import SaidSeldom
 
 TIMEOUT_MAX_MS: Final = 900_000
 ID_RETENTION_MS: Final = 7 * 24 * 3_600_000
@@ -21,7 +22,6 @@ assert ID_RETENTION_MS > TIMEOUT_MAX_MS, "an id must outlive its longest transac
 NEW_ID_BYTES_MAX: Final = 2_100
 """Kafka takes 32,767: of as many ids as there may be those would be more than a node keeps, or one answer lists. Flink's producers make some of 1,053
 characters: 1,000 of a task's name (FLINK-17691), an operator's id, and a number; two bytes for each letter of the name are enough for most."""
-_SAY_AGAIN_MS: Final = 60_000
 _log: Final = logging.getLogger(__name__)
 _EXPIRABLE: Final = (TxnStatus.EMPTY, TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT)
 
@@ -41,9 +41,8 @@ class IdLimit:
 
     def __init__(self, clock: Clock, count_max: Callable[[], int]) -> None:
         """Allow as many of them as `count_max` tells at the moment."""
-        self._clock = clock
         self._count_max = count_max
-        self._say_again_ms = 0
+        self._said = SaidSeldom(clock)
 
     def admits(self, transactional_id: str, count: int) -> bool:
         """Return whether a new id may be made where there are `count`."""
@@ -61,11 +60,8 @@ class IdLimit:
         return False
 
     def _say(self, transactional_id: str, why: str) -> None:
-        now_ms = self._clock.monotonic_ms()
-        if now_ms < self._say_again_ms:
-            return
-        self._say_again_ms = now_ms + _SAY_AGAIN_MS
-        _log.warning(
-            "the new transactional id %.200r is refused (INVALID_REQUEST): %s. Said once a minute",
-            transactional_id, why,
-        )  # fmt: skip
+        if self._said.is_due():
+            _log.warning(
+                "the new transactional id %.200r is refused (INVALID_REQUEST): %s. Said once a minute",
+                transactional_id, why,
+            )  # fmt: skip

@@ -11,6 +11,7 @@ Not here: whether a transition may happen (`states`, `core`).
 """
 
 from enum import Enum, auto
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -25,6 +26,7 @@ from idempotency.identity import (
     ProducerPair,
     RegionEpoch,
     Round,
+    TopicName,
     TopicPartition,
 )
 from idempotency.ledger_records import TransactionRecord, TxnStatus
@@ -179,25 +181,37 @@ def _idle(record: TransactionRecord, stamp: Stamp) -> TransactionRecord:
 def join_partitions(
     record: TransactionRecord, stamp: Stamp, *, partitions: tuple[TopicPartition, ...], tv: int
 ) -> TransactionRecord:
-    """AddPartitions: the transaction begins, or grows by `partitions` (all new to it)."""
+    """AddPartitions: the transaction begins, or grows by `partitions` (all new to it).
+
+    Those of one topic stand together: a record names a topic once for each run of them, so that those of two topics that join by
+    turns would make it name each topic for each partition.
+    """
     assert partitions, f"{record.transactional_id} begins, or grows by nothing"
     if record.status is TxnStatus.ONGOING:
         return replace(
             record,
-            partitions=record.partitions + partitions,
+            partitions=_grouped(record.partitions + partitions),
             last_update_ms=stamp.wall_ms,
             client_tv=tv,
         )
     return replace(
         record,
         status=TxnStatus.ONGOING,
-        partitions=partitions,
+        partitions=_grouped(partitions),
         last_update_ms=stamp.wall_ms,
         start_ms=stamp.wall_ms,
         stamp=None,
         decision=None,
         client_tv=tv,
     )
+
+
+def _grouped(partitions: tuple[TopicPartition, ...]) -> tuple[TopicPartition, ...]:
+    """Return them with those of one topic together, topics and partitions in the order of their first."""
+    of_topic: dict[TopicName, list[TopicPartition]] = {}
+    for tp in partitions:
+        of_topic.setdefault(tp.topic, []).append(tp)
+    return tuple(chain.from_iterable(of_topic.values()))
 
 
 class Decision(msgspec.Struct, frozen=True):

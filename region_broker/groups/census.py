@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from idempotency.ports import Clock
+from idempotency.said_seldom import SaidSeldom
 from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import Shard
 from region_broker.limits import GROUP_ID_BYTES_MAX
@@ -20,7 +21,6 @@ from region_broker.limits import GROUP_ID_BYTES_MAX
 _COUNT_AGAIN_MS: Final = 1_000
 _UNKNOWN: Final = 1 << 62
 """A count that is above every limit: what there is has to be counted first."""
-_SAY_AGAIN_MS: Final = 60_000
 _log: Final = logging.getLogger("tidemark.groups")
 
 
@@ -34,7 +34,7 @@ class GroupCensus:
         self._settings = settings
         self._count = _UNKNOWN
         self._count_again_ms = 0
-        self._say_again_ms = 0
+        self._said = SaidSeldom(clock)
 
     def admits(self, shard: Shard, group_id: str) -> bool:
         """Return whether a request may go on with this group, and make it if there is none."""
@@ -62,10 +62,7 @@ class GroupCensus:
         return self._count < self._settings.group_count_max
 
     def _refuse(self, group_id: str, why: str) -> None:
-        now_ms = self._clock.monotonic_ms()
-        if now_ms < self._say_again_ms:
-            return
-        self._say_again_ms = now_ms + _SAY_AGAIN_MS
-        _log.warning(
-            "the new group %.200r is refused (INVALID_GROUP_ID): %s. Said once a minute", group_id, why
-        )  # fmt: skip
+        if self._said.is_due():
+            _log.warning(
+                "the new group %.200r is refused (INVALID_GROUP_ID): %s. Said once a minute", group_id, why
+            )  # fmt: skip

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from idempotency.identity import LogKey, ProducerId, TopicPartition
 from idempotency.ports import Clock
 from idempotency.record_batch import ControlType, MarkerFacts
+from idempotency.said_seldom import SaidSeldom
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage
 from region_broker.ledgers.txn_log import Partitions
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict
@@ -104,6 +105,7 @@ class PartitionMarkerChannel:
         self._clock = clock
         self._image = image
         self._on_offsets_marker = on_offsets_marker
+        self._said_refused = SaidSeldom(clock)
         self.apart: MarkersApart | None = None
         """Set where this region has several nodes."""
 
@@ -114,7 +116,7 @@ class PartitionMarkerChannel:
             self.write_here(orders)
             return
         here: list[MarkerOrder] = []
-        elsewhere: dict[TopicPartition, LogMarkers] = {}
+        elsewhere: dict[TopicPartition, tuple[LogKey, list[MarkerOrder]]] = {}
         for order in orders:
             own: list[TopicPartition] = []
             for tp in order.partitions:
@@ -122,14 +124,13 @@ class PartitionMarkerChannel:
                 if partition is None or not apart.is_apart(partition.key):
                     own.append(tp)
                     continue
-                found = elsewhere.setdefault(tp, LogMarkers(tp, partition.key, []))
-                elsewhere[tp] = found._replace(orders=(*found.orders, order))
+                elsewhere.setdefault(tp, (partition.key, []))[1].append(order)
             if len(own) == len(order.partitions):
                 here.append(order)
             elif own:
                 here.append(replace(order, partitions=tuple(own)))
         if elsewhere:
-            apart.write(tuple(elsewhere.values()))
+            apart.write([LogMarkers(tp, *found) for tp, found in elsewhere.items()])
         self.write_here(here)
 
     def write_here(self, orders: Sequence[MarkerOrder]) -> None:
@@ -162,9 +163,17 @@ class PartitionMarkerChannel:
                 written.append(marker.order)
                 next_offset = max(next_offset, outcome.next_offset)
             else:
-                _refused(marker.order, tp, outcome)
+                self._refused(marker.order, tp, outcome)
         if written:
             partition.commits.notify(next_offset, _Written(tp, written))
+
+    def _refused(self, order: MarkerOrder, tp: TopicPartition, outcome: AppendOutcome) -> None:
+        result = _RESULT_OF[outcome.verdict]
+        if result is not MarkerResult.RETRY and self._said_refused.is_due():
+            _LOG.warning(
+                "marker for %s not written: %s. Said once a minute, of any partition", tp, outcome.detail
+            )  # fmt: skip
+        order.listener.marked(order, tp, result)
 
     def _notify_groups(
         self, shard: int, markers: list[_Marker], outcomes: list[AppendOutcome]
@@ -173,13 +182,6 @@ class PartitionMarkerChannel:
             if outcome.verdict is AppendVerdict.APPENDED:
                 order = marker.order
                 self._on_offsets_marker(shard, order.producer_id, order.commit)
-
-
-def _refused(order: MarkerOrder, tp: TopicPartition, outcome: AppendOutcome) -> None:
-    result = _RESULT_OF[outcome.verdict]
-    if result is not MarkerResult.RETRY:
-        _LOG.warning("marker for %s not written: %s", tp, outcome.detail)
-    order.listener.marked(order, tp, result)
 
 
 def _batch(order: MarkerOrder, wall_ms: int) -> MarkerBatch:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read_header
-from idempotency.visibility import AbortedTxn
 from region_broker.limits import LOOKUP_BATCHES_MAX
 from region_broker.log.failures import ColdRange, LogDamaged
 from region_broker.log.file_names import INDEX_SUFFIX, LOG_SUFFIX, file_name
+from region_broker.log.indexes.aborted_index import AbortedIndex
 from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.indexes.sparse_index import (
     NO_TIMESTAMP_MS,
@@ -55,9 +55,7 @@ class SealedCache:
             config.open_files_max, lambda file: file.close()
         )
         self.indexes: RecentlyUsed[Path, SparseIndex] = RecentlyUsed(SEGMENT_CACHE_ENTRIES)
-        self.aborted: RecentlyUsed[Path, tuple[AbortedTxn, ...]] = RecentlyUsed(
-            SEGMENT_CACHE_ENTRIES
-        )
+        self.aborted: RecentlyUsed[Path, AbortedIndex] = RecentlyUsed(SEGMENT_CACHE_ENTRIES)
 
     def forget(self, path: Path) -> None:
         """Drop all of one segment: it is about to be removed or cut."""

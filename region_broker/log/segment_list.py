@@ -15,7 +15,7 @@ from typing import Final
 from idempotency.partition_state import AbortedTxn
 from region_broker.log.failures import NotABatchBoundary
 from region_broker.log.file_names import ABORTED_SUFFIX
-from region_broker.log.indexes.aborted_index import decode_aborted, overlapping
+from region_broker.log.indexes.aborted_index import AbortedIndex, decode_aborted
 from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.replay import write_aborted_file
 from region_broker.log.segment import BatchAtTime, ReadSlice, SealedCache, Segment, read_log_index
@@ -23,7 +23,6 @@ from region_broker.log.segment import BatchAtTime, ReadSlice, SealedCache, Segme
 logger: Final = logging.getLogger(__name__)
 
 POSITIONS_REMEMBERED: Final = 64
-_NOWHERE: Final = (1 << 63) - 1
 
 
 class SegmentList:
@@ -146,11 +145,11 @@ class SegmentList:
             if segment.aborted_from is not None and segment.aborted_from >= end:
                 continue  # nothing of it began before `end`: its file is not read
             aborted = self._aborted_of(segment, wait=wait)
-            segment.aborted_from = min((each.first_offset for each in aborted), default=_NOWHERE)
-            yield from overlapping(aborted, start, end, bound)
+            segment.aborted_from = aborted.first_offset
+            yield from aborted.overlapping(start, end, bound)
 
-    def _aborted_of(self, segment: Segment, *, wait: bool) -> tuple[AbortedTxn, ...]:
-        def load() -> tuple[AbortedTxn, ...]:
+    def _aborted_of(self, segment: Segment, *, wait: bool) -> AbortedIndex:
+        def load() -> AbortedIndex:
             path = segment.path.with_suffix(ABORTED_SUFFIX)
             try:
                 return decode_aborted(read_log_index(self._cache.disk, path, wait=wait))
@@ -159,7 +158,7 @@ class SegmentList:
                 FrameError,
             ) as error:  # whatever is wrong with the file: the log says the same
                 logger.warning("%s: %s", path, error)
-                return write_aborted_file(self._folder, self.segments, segment)
+                return AbortedIndex.of(write_aborted_file(self._folder, self.segments, segment))
 
         return self._cache.aborted.get(segment.path, load)
 

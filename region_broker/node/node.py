@@ -238,6 +238,7 @@ class Node:
             id_blocks=DrawnIdBlocks(self._ports.chance, self.config.own.ordinal),
             clock=clock,
         )
+        self.transactions.admission.no_room = lambda: partitions.room.refusal
 
     def _compose_region(self) -> None:
         config, storage, ports = self.config, self.storage, self._ports

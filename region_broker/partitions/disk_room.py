@@ -1,7 +1,7 @@
 """How much room the disk has left, and whether clients may still write.
 
-INV-DRM1  while less than the watermark is free, records of clients and of the primary are refused, with how much is
-          free, and
+INV-DRM1  while less than the watermark is free, records of clients and of the primary, and new transactions (INV-TAD1), are refused,
+         with how much is free, and
          accepted again once a tenth more than the watermark is; what ends transactions, moves groups and publishes
          tidemarks goes on: the watermark is their room
 INV-DRM2  a look that fails changes nothing, and is told

@@ -19,13 +19,13 @@ from typing import Final
 
 from idempotency.identity import TopicPartition
 from idempotency.ports import Clock
+from idempotency.said_seldom import SaidSeldom
 from region_broker.limits import PARTITION_PRODUCERS_DEFAULT, PRODUCERS_DEFAULT
 
 _log: Final = logging.getLogger("tidemark.produce")
 
 IDLE_MS: Final = 15 * 60_000
 """Kafka's clients give a batch up after two minutes (delivery.timeout.ms), librdkafka's after five (message.timeout.ms)."""
-_SAY_AGAIN_MS: Final = 60_000
 
 
 class ProducerRoom:
@@ -38,13 +38,12 @@ class ProducerRoom:
         node_max: int = PRODUCERS_DEFAULT,
     ) -> None:
         """Nobody is known before `counted`."""
-        self._clock = clock
         self.partition_max = partition_max
         self.node_max = node_max
         self.known = 0
         """How many all logs know together: as of the last count, and those that were let in since."""
         self._share = self._share_of_half = node_max
-        self._say_again_ms = 0
+        self._said = SaidSeldom(clock)
 
     def counted(self, counts: Iterable[int]) -> None:
         """Note how many producers each log knows."""
@@ -82,9 +81,7 @@ class ProducerRoom:
             f"{why}: there is room again once some were idle for {IDLE_MS // 60_000} minutes."
             " Keep a producer instead of making one for each record"
         )
-        now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._say_again_ms:
-            self._say_again_ms = now_ms + _SAY_AGAIN_MS
+        if self._said.is_due():
             _log.warning("a new producer is refused: %s. Said once a minute", text)
         return text
 

@@ -162,6 +162,29 @@ async def test_ENOSPC_without_inodes_what_exists_is_written_and_what_needs_a_nam
     client.close()
 
 
+# Holds INV-DRM1.
+async def test_INV_TAD1_where_the_disk_is_nearly_full_what_is_open_ends_and_nothing_begins(
+    region: Region,
+) -> None:
+    client = await connect(region)
+    producer = await client.init_producer_id("open")
+    await client.add_partitions("open", producer, "t", [0])
+    room = region.node.storage.partitions.room
+    before = room.free_bytes_min
+    room.free_bytes_min = 1 << 60
+    await until(lambda: room.refusal is not None, "somebody looks at the disk")
+    with pytest.raises(Refused, match="coordinator_not_available"):  # clients ask again after it
+        await client.init_producer_id("new")
+    with pytest.raises(Refused, match="coordinator_not_available"):
+        await client.add_partitions("open", producer, "t", [1])
+    await client.end_txn("open", producer, commit=True, tv2=False)
+    room.free_bytes_min = before
+    await until(lambda: room.refusal is None, "there is room again")
+    producer = await client.init_producer_id("new")
+    await client.add_partitions("new", producer, "t", [0, 1])
+    client.close()
+
+
 async def use_up_ids(client: Connection) -> None:
     """Ask for more producer ids than are in stock."""
     for _ in range(3_000):
@@ -190,7 +213,7 @@ async def scanned(region: Region) -> None:
     transactions = region.node.transactions
     for shard in list(transactions._shards):
         await shard.abort_overdue()
-        shard.forget_idle()
+        await shard.forget_idle()
     region.node.storage.partitions.maintain(lambda _partition: None)
 
 

@@ -8,7 +8,7 @@ INV-TA2  an orphan abort reaches a partition only after the older decisions of t
 Not here: appending and sending (`driver`), scanning partitions (the caller).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from idempotency.identity import NO_PRODUCER_EPOCH, ProducerEpoch, ProducerId, TopicPartition
@@ -16,6 +16,7 @@ from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from txn_coordinator.events import AbortOrphan, AdoptOngoing
 from txn_coordinator.serving.shard_driver import ShardDriver
+from txn_coordinator.serving.turns import Turns
 from txn_coordinator.states import PREPARED
 from txn_coordinator.transitions import orphan_id
 
@@ -41,8 +42,10 @@ class AdoptionReport:
     """Open in a ledger whose producers may go on."""
 
 
-def is_covered(record: TransactionRecord, tp: TopicPartition, found: OpenTxn) -> bool:
-    """Return whether the decision that adoption carries out for `record` ends what is open in `tp`.
+def is_covered(
+    record: TransactionRecord, known: Container[TopicPartition], tp: TopicPartition, found: OpenTxn
+) -> bool:
+    """Return whether the decision that adoption carries out for `record`, whose partitions are `known`, ends what is open in `tp`.
 
     A decided transaction: only if its bumped epoch proves that the data is its own. Under TV1 the data
     may belong to the next transaction with the same epoch, whose beginning is above the cut (H9), and T6
@@ -50,7 +53,7 @@ def is_covered(record: TransactionRecord, tp: TopicPartition, found: OpenTxn) ->
     """
     if record.status is TxnStatus.ONGOING:
         return found.producer_epoch <= record.producer_epoch
-    decided = record.status in PREPARED and tp in record.partitions
+    decided = record.status in PREPARED and tp in known
     return decided and found.producer_epoch < record.producer_epoch
 
 
@@ -59,14 +62,16 @@ def orphans_of(
     records: Sequence[TransactionRecord],
 ) -> list[AbortOrphan]:
     """Return the orphan aborts, one per producer id, by rising producer id."""
-    by_producer: dict[ProducerId, list[TransactionRecord]] = {}
+    by_producer: dict[ProducerId, list[tuple[TransactionRecord, frozenset[TopicPartition]]]] = {}
     for record in records:
-        by_producer.setdefault(record.producer_id, []).append(record)
+        known = frozenset(record.partitions if record.status in PREPARED else ())  # INV-TC15
+        by_producer.setdefault(record.producer_id, []).append((record, known))
     epochs: dict[ProducerId, ProducerEpoch] = {}
     partitions: dict[ProducerId, list[TopicPartition]] = {}
     for tp, found in open_in_partitions:
         producer_id = found.producer_id
-        if any(is_covered(record, tp, found) for record in by_producer.get(producer_id, ())):
+        its_own = by_producer.get(producer_id, ())
+        if any(is_covered(record, known, tp, found) for record, known in its_own):
             continue
         epochs[producer_id] = max(epochs.get(producer_id, NO_PRODUCER_EPOCH), found.producer_epoch)
         partitions.setdefault(producer_id, []).append(tp)
@@ -85,7 +90,7 @@ def goes_on(record: TransactionRecord, found: Sequence[Found]) -> bool:
     return all(tp in known and txn.producer_epoch == record.producer_epoch for tp, txn in found)
 
 
-def abort_open(
+async def abort_open(
     shards: Sequence[ShardDriver], found: Sequence[Found], *, switched: bool
 ) -> tuple[int, int, list[AbortOrphan]]:
     """Queue the abort of everything open; return how many entries and orphans that are, and which have to wait.
@@ -96,7 +101,7 @@ def abort_open(
 
     1. An administrator aborts what a producer left open in x; the primary dies before the marker. 2. The producer has
     something open in y, too. 3. A second decision in the same entry would replace the first one, and none at all
-    would leave y open for ever: so the first is carried out, then the second is decided.
+    would leave y open for ever: so the first is carried out, then the second is decided. Raises LedgerFailed.
     """
     records = [record for shard in shards for record in shard.view.records()]
     orphans = orphans_of(found, records)
@@ -104,6 +109,7 @@ def abort_open(
     for tp, txn in found:
         by_producer.setdefault(txn.producer_id, []).append((tp, txn))
     aborted = 0
+    turns = Turns()
     for shard in shards:
         for record in shard.view.ongoing():
             its_own = by_producer.get(record.producer_id, ())
@@ -112,6 +118,10 @@ def abort_open(
             partitions = tuple(sorted(tp for tp, _ in its_own))
             shard.step(AdoptOngoing(record.transactional_id, partitions))
             aborted += 1
+            await turns.worked(
+                len(record.partitions)
+            )  # INV-TTU1: nobody else acts on what is not served
+            shard.expect_open()
     waiting: list[AbortOrphan] = []
     for orphan in orphans:
         shard = shards[orphan.producer_id % len(shards)]
@@ -120,6 +130,8 @@ def abort_open(
             waiting.append(orphan)
         else:
             shard.step(orphan)
+            await turns.worked(len(orphan.partitions))
+            shard.expect_open()
     return aborted, len(orphans), waiting
 
 

@@ -21,11 +21,11 @@ from idempotency.identity import (
 from idempotency.java_hash import ledger_shard
 from idempotency.ledger_records import TxnStatus
 from txn_coordinator import events as ev
-from txn_coordinator import expiry
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.effects import Answer
 from txn_coordinator.ports import IdsUnavailable, TransactionLog
 from txn_coordinator.serving.abort_log import tell_replaced
+from txn_coordinator.serving.admission import Admission
 from txn_coordinator.serving.id_stock import IdStock
 from txn_coordinator.serving.loaded_shards import LoadedShards
 from txn_coordinator.serving.shard_driver import ShardDriver
@@ -47,7 +47,7 @@ class ClientRequests:
         shards: LoadedShards,
         ids: IdStock,
         *,
-        id_limit: expiry.IdLimit,
+        admission: Admission,
         ledger: TransactionLog,
         settings: TxnSettings,
         domain_check: DomainCheck | None,
@@ -55,7 +55,7 @@ class ClientRequests:
         """Take the shards, and what a request is held against."""
         self._shards = shards
         self._ids = ids
-        self._id_limit = id_limit
+        self._admission = admission
         self._ledger = ledger
         self._settings = settings
         self._domain_check = domain_check
@@ -83,8 +83,9 @@ class ClientRequests:
         )
         replaced = shard.view.record_of(transactional_id)
         id_count = sum(each.view.id_count for each in self._shards)
-        if replaced is None and not self._id_limit.admits(transactional_id, id_count):
-            return InitOutcome(TxnVerdict.INVALID_REQUEST)
+        admitted = self._admission.of_init(transactional_id, replaced, id_count)
+        if admitted is not TxnVerdict.OK:
+            return InitOutcome(admitted)
         answer = await shard.ask(event, takes_id=True)
         was_open = replaced is not None and replaced.status is TxnStatus.ONGOING
         if replaced is not None and was_open and answer.verdict is TxnVerdict.OK:
@@ -110,7 +111,7 @@ class ClientRequests:
         if isinstance(found, TxnVerdict):
             return found
         shard, event = found
-        return (await shard.ask(event)).verdict
+        return self._admission.joined(transactional_id, (await shard.ask(event)).verdict)
 
     def begin_add_partitions(
         self,
@@ -129,7 +130,10 @@ class ClientRequests:
             done(found)
         else:
             shard, event = found
-            shard.tell(event, lambda answer: done(answer.verdict))
+            admission = self._admission
+            shard.tell(
+                event, lambda answer: done(admission.joined(transactional_id, answer.verdict))
+            )
 
     def _joining(
         self,
@@ -160,7 +164,15 @@ class ClientRequests:
             tuple(partitions),
             2 if implicit else 1,
         )
-        return TxnVerdict.OK if shard.view.has_joined(event) else (shard, event)
+        if shard.view.has_joined(event):
+            return TxnVerdict.OK
+        admitted = self._admission.of_join(
+            shard.view.record_of(transactional_id),
+            ends=all(tp.topic == self._settings.offsets_topic for tp in partitions),
+            joining=len(partitions),
+            open_count=sum(each.view.partition_count for each in self._shards),
+        )
+        return (shard, event) if admitted is TxnVerdict.OK else admitted
 
     async def add_offsets(
         self,
@@ -289,12 +301,7 @@ class ClientRequests:
             return TxnVerdict.OK
         order = shard.connections.judge(name, pair, sender, request)
         if order is TxnVerdict.STALE_CONNECTION:
-            _LOG.warning(
-                "a late request of %s was refused: it came on connection %d, its producer goes on over a"
-                " newer one (KAFKA-17754)",
-                name,
-                sender.number,
-            )
+            self._admission.was_late(name, sender)
         return order
 
     async def _init_idempotent(self) -> InitOutcome:

@@ -81,7 +81,7 @@ class Loading:
                 shard.ledger.put_round(shard.view.round)
             if drained is not None:
                 shard.step(ev.PairsInherited(drained))
-        aborted, orphans, waiting = abort_open(shards, found, switched=drained is not None)
+        aborted, orphans, waiting = await abort_open(shards, found, switched=drained is not None)
         await _carry_out(shards)
         if waiting:
             for orphan in waiting:

@@ -3,6 +3,7 @@
 INV-TD3  when the ledger fails, or the shard is resigned, `closed` is set for ever: everything unanswered is
          answered, and no callback changes anything any more (C23); a new load makes a new object
 INV-TD5  producer ids in stock >= requests in flight that may take one
+INV-TD7  markers of one order that are told to be tried again in one turn of the loop wait in one task, and go out together
 
 Not here: which shard serves whom (`loaded_shards`), loading, taking over (`loading`); the rules (`core`).
 """
@@ -44,6 +45,7 @@ from txn_coordinator.serving.abort_log import tell_timed_out
 from txn_coordinator.serving.hold_limit import HoldLimit
 from txn_coordinator.serving.ledger_queue import LedgerQueue
 from txn_coordinator.serving.marker_orders import MarkerQueue, MarkerWave
+from txn_coordinator.serving.turns import Turns
 from txn_coordinator.verdicts import TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
@@ -84,6 +86,8 @@ class ShardDriver:
         self._waves: dict[MarkerWave, None] = {}  # in the order they began
         self.owed: set[DecisionId] = set()
         """Decisions with a marker that a stopped partition cannot take."""
+        self._again: dict[MarkerOrder, list[TopicPartition]] = {}
+        """Markers that were told to be tried again in this turn of the loop (INV-TD7)."""
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._holds = HoldLimit(ports.clock, ports.hold_limit_ms, self.step)
         self._holding: asyncio.Task[None] | None = None
@@ -145,6 +149,7 @@ class ShardDriver:
         """Abort what is open too long (C24); raises IdsUnavailable."""
         if not self._serves:
             return
+        turns = Turns()
         for name in self.view.timed_out(self._ports.clock.monotonic_ms()):
             await self.stock_ids()
             if self.is_closed():
@@ -155,12 +160,18 @@ class ShardDriver:
             self.step(ev.TransactionTimedOut(name))
             if self.view.is_pending(name):
                 tell_timed_out(record)
+            await turns.worked(len(record.partitions))  # INV-TTU1
 
-    def forget_idle(self) -> None:
+    async def forget_idle(self) -> None:
         """Forget ids that are idle too long (C25)."""
-        if self._serves:
-            for name in self.view.expired(self._ports.clock.wall_ms()):
-                self.step(ev.TransactionalIdExpired(name))
+        if not self._serves:
+            return
+        turns = Turns()
+        for name in self.view.expired(self._ports.clock.wall_ms()):
+            if self.is_closed():
+                return
+            self.step(ev.TransactionalIdExpired(name))
+            await turns.worked(0)
 
     @property
     def _serves(self) -> bool:
@@ -263,18 +274,25 @@ class ShardDriver:
         """Send the markers of decided transactions again; return when none of them is tried any more."""
         if self.closed:
             return
-        effects = self._decide(ev.MarkersResumed(orphans))
         wave = MarkerWave()
         self._waves[wave] = None
-        for effect in effects:
+        turns = Turns()
+        try:
+            for record, _ in self.view.prepared():
+                if self.is_closed():
+                    return
+                self._resume_one(ev.MarkersResumed(orphans, (record.transactional_id,)), wave)
+                await turns.worked(len(record.partitions))
+            await wave.over()
+        finally:
+            del self._waves[wave]
+
+    def _resume_one(self, event: ev.MarkersResumed, wave: MarkerWave) -> None:
+        for effect in self._decide(event):
             if isinstance(effect, SendMarkers):
                 self._send(effect, wave)
             else:
                 self._carry_out(effect)
-        try:
-            await wave.over()
-        finally:
-            del self._waves[wave]
 
     def _send(self, effect: SendMarkers, wave: MarkerWave | None = None) -> None:
         if wave is not None:
@@ -302,7 +320,7 @@ class ShardDriver:
             for wave in self._waves:
                 wave.ended(order.decision, tp)
         if result in (MarkerResult.RETRY, MarkerResult.STOPPED):
-            self._ports.group.create_task(self._mark_again(order, tp))
+            self._mark_later(order, tp)
             return
         if result is MarkerResult.FENCED:
             _LOG.error("marker for %s refused: a newer coordinator wrote there; stopped", tp)
@@ -311,10 +329,19 @@ class ShardDriver:
         for wave in self._waves:
             wave.ended(order.decision, tp)
 
-    async def _mark_again(self, order: MarkerOrder, tp: TopicPartition) -> None:
+    def _mark_later(self, order: MarkerOrder, tp: TopicPartition) -> None:
+        waiting = self._again.get(order)
+        if waiting is not None:
+            waiting.append(tp)
+            return
+        self._again[order] = [tp]
+        self._ports.group.create_task(self._mark_again(order))
+
+    async def _mark_again(self, order: MarkerOrder) -> None:
+        partitions = tuple(self._again.pop(order))  # of the turn in which the task was made
         await self._ports.clock.sleep_ms(retry_delay_ms(order.attempt))
         if not self.closed:
-            again = replace(order, partitions=(tp,), attempt=order.attempt + 1)
+            again = replace(order, partitions=partitions, attempt=order.attempt + 1)
             self._ports.markers.put(again)
 
 

@@ -9,6 +9,7 @@ from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import events as ev
 from txn_coordinator.effects import Answer
+from txn_coordinator.partition_limit import has_room
 from txn_coordinator.shard.decisions import Decisions
 from txn_coordinator.shard.progress import Progress
 from txn_coordinator.shard.step import Step
@@ -52,6 +53,10 @@ class JoinRequests:
                 self._step.answer(request, verdict)
             elif not missing:
                 self._step.answer(request, TxnVerdict.OK)  # C26: no log write
+            elif not has_room(
+                entry.record, len(joining), [tp for tp in missing if tp not in joining]
+            ):
+                self._step.answer(request, TxnVerdict.INVALID_REQUEST)
             else:
                 writers.append(request)
                 joining.update(dict.fromkeys(missing))

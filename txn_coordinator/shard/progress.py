@@ -105,10 +105,12 @@ class Progress:
 
     def resume_all(self, event: ev.MarkersResumed) -> None:
         """Send the markers of every decided entry again, with the old decision ids."""
-        for name, entry in list(self._table.entries.items()):
-            is_orphan = name.startswith(tr.ORPHAN_PREFIX)
-            decided = entry.record.status in PREPARED
-            if decided and is_orphan == event.orphans and entry.fanout is None:
+        names = list(self._table.entries) if event.only is None else event.only
+        for name in names:
+            entry = self._table.get(name)
+            if entry is None or entry.record.status not in PREPARED or entry.fanout is not None:
+                continue
+            if name.startswith(tr.ORPHAN_PREFIX) == event.orphans:
                 self._resume(entry)
 
     def _resume(self, entry: Entry) -> None:

@@ -102,7 +102,8 @@ class ServerDecisions:
         assert entry.record.status is TxnStatus.ONGOING, entry.record.status
         found = missing_partitions(entry, event.found_open)
         if found:
-            entry.record = self._decisions.join(entry.record, found, tv=entry.record.client_tv)
+            joined = self._decisions.join(entry.record, found, tv=entry.record.client_tv)
+            self._table.install(entry, joined)
         self._progress.prepare(
             entry, self._decisions.fence(entry.record, keep_last=True, rotates=False)
         )

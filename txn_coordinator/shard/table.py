@@ -82,6 +82,8 @@ class TransactionTable:
         """Changed by the methods below only."""
         self._by_producer_id: dict[ProducerId, str] = {}
         self._ongoing: dict[str, Entry] = {}
+        self.partition_count = 0
+        """Of all transactions that are open, or decided and not complete."""
 
     # ---- reading
 
@@ -135,6 +137,7 @@ class TransactionTable:
             owner = self._by_producer_id.get(record.producer_id, name)
             assert owner == name, f"INV-TC10: {record.producer_id} of {owner!r} and of {name!r}"
             self._by_producer_id[record.producer_id] = name
+        self.partition_count += len(record.partitions) - len(entry.record.partitions)
         entry.record = record
         if record.status is TxnStatus.ONGOING:
             self._ongoing[name] = entry
@@ -147,6 +150,7 @@ class TransactionTable:
         assert self.is_in(entry), f"INV-TC13: {name!r} is forgotten twice"
         self._ongoing.pop(name, None)
         self._unindex(entry.record)
+        self.partition_count -= len(entry.record.partitions)
         del self.entries[name]
 
     def _unindex(self, record: TransactionRecord) -> None:

@@ -82,6 +82,11 @@ class ShardView:
         """Number of open transactions."""
         return self._table.ongoing_count
 
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all transactions that are open, or decided and not complete."""
+        return self._table.partition_count
+
     def ongoing(self) -> list[TransactionRecord]:
         """Return the values with an open transaction."""
         return [entry.record for entry in self._table.ongoing()]

@@ -93,6 +93,10 @@ class TransactionsElsewhere(Protocol):
         """Return a verdict for each batch, in the order of the question; `LOADING` for what nobody answered in time (INV-HLA4)."""
         ...
 
+    def is_of(self, transactional_id: str, producer_id: ProducerId) -> bool:
+        """Return whether the coordinator has said that a producer is of a transactional id; False: ask (INV-AVT4)."""
+        ...
+
     async def abort_producer(
         self,
         producer_id: ProducerId,

@@ -2,6 +2,11 @@
 
 INV-HPA1 a batch of a TV1 client asks for each request; one of a TV2 client asks unless its very producer epoch has a transaction open in the
          partition: a new transaction has a new epoch, and its first batch here was asked for
+INV-HPA5 of a TV2 batch whose request names a transactional id nobody is asked only where the coordinator has said before that the producer is of
+         that very id: who may use one id writes into no transaction of another
+          1. Somebody reads which producer has a transaction open in a topic, its epoch and its next sequence. 2. He sends a batch with those, and
+          names an id of his own, which he may use. 3. It is open already: it would be appended, and the producer's own batch be answered as
+          a duplicate.
 INV-HPA2 a TV1 batch is asked for at once, before those ahead of it on its connection are appended: its guard has begun, so whatever ends
          its transaction here meanwhile is seen (INV-G1). A TV2 batch is asked for when its turn has come: those ahead may have added the
          partition, and a coordinator takes one addition after the other
@@ -60,14 +65,21 @@ def is_shut(ctx: RequestContext) -> bool:
     return apart is not None and not apart.takes_writes
 
 
-def is_open_already(ctx: RequestContext, item: Item) -> bool:
-    """Return whether nobody need be asked about a batch (INV-HPA1)."""
+def is_open_already(ctx: RequestContext, transactional_id: str | None, item: Item) -> bool:
+    """Return whether nobody need be asked about a batch (INV-HPA1, INV-HPA5).
+
+    Without an id the producer's own one counts, and only where nobody's rights are judged (INV-HPP1).
+    """
     if ctx.version < TV2_SINCE:
         return False
     assert item.partition is not None
     known = item.partition.state.producer(item.producer_id)
     is_open = known is not None and known.txn_first_offset >= 0
     if known is None or not is_open or known.producer_epoch != item.producer_epoch:
+        return False
+    elsewhere = ctx.services.txn_elsewhere
+    assert elsewhere is not None, "INV-HLA4: data groups have a coordinator"
+    if transactional_id is not None and not elsewhere.is_of(transactional_id, item.producer_id):
         return False
     item.verdict = TxnVerdict.OK
     return True
@@ -97,10 +109,11 @@ class Asking:
     async def settle(self, transactional: Sequence[Item]) -> None:
         """Ask about the batches of a TV2 client, whose turn has come; note all verdicts."""
         if self._is_tv2:
+            name = self._request.transactional_id
             self._ask([
                 item
                 for item in transactional
-                if item.open and item.led_under is not None and not is_open_already(self._ctx, item)
+                if item.open and item.led_under is not None and not is_open_already(self._ctx, name, item)
             ])  # fmt: skip
         if self._answer is not None:
             verdicts = await self._answer

@@ -217,7 +217,7 @@ def judged(
             continue
         if item.led_under is None:
             verdict = _verify(ctx, request, item)
-        elif waited or is_open_already(ctx, item):
+        elif waited or is_open_already(ctx, request.transactional_id, item):
             verdict = answered(item)
         else:
             return False

@@ -1,13 +1,16 @@
 """Appending to one log, into the page cache; a full segment is followed by a fresh one.
 
 What was written is applied in the same call: the end, the state, the epochs and the index of the open segment know of
-it, and whoever makes it durable was told. A segment is full by size, by age, or by what its index can say; where no
-file can be opened for a fresh one, it goes on as long as its format allows.
+it, and whoever makes it durable was told. A segment is full by size, by age, by its aborted transactions, or by what its index
+can say; where no file can be opened for a fresh one, it goes on as long as its format allows. Nodes and regions with the same
+log need not have the same segments.
 
 INV-APP1  where PENDING_SEALS_MAX full segments wait for the sync that seals them, the open one grows beyond its size, too: each keeps a file
           open, and a topic of small segments filled quicker than the disk syncs would take all descriptors of the node
 INV-APP2  it does so, too, while it is smaller than BYTES_FOR_PRODUCER for each producer that the log knows, until it is OLD_MS old, and where the log has
           SEGMENTS_MAX of them: the state is packed, and written, in each step that begins a segment, and a topic says how small those are
+INV-APP3  a segment that has SEGMENT_ABORTED_MAX markers of aborts is full: until it is sealed they are in memory, and they become its index in
+          one step. An abort takes 190 bytes of log, so one of 1 GiB would have millions
 
 Not here: judging a client's batch (`partitions`), making durable (`durability`).
 """
@@ -16,6 +19,7 @@ from typing import Final
 
 from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
+from region_broker.limits import SEGMENT_ABORTED_MAX
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.aborted_index import encode_aborted
 from region_broker.log.journal.sync_job import Seal
@@ -114,6 +118,10 @@ class LogAppender:
         assert active is not None
         now_ms = content.wall_ms()
         room = active.room_for(size_bytes, last_offset, now_ms, content.config)
+        if room is Room.YES and content.state.visibility.has_aborted_from(
+            active.base_offset, SEGMENT_ABORTED_MAX
+        ):
+            room = Room.AT_NEED  # INV-APP3
         if room is Room.YES:
             return active
         if room is Room.AT_NEED and not self._may_roll(active, now_ms):

@@ -7,6 +7,8 @@ INV-AVT1 a verdict counts only while the leader of the main group that gave it l
 INV-AVT2 who waits for a verdict of a leader that is deposed hears so in the step that says it: nobody waits for an answer that cannot count
 INV-AVT3 what was asked in one turn of the loop without adding anything is one message, in order; what adds partitions, which may be
          held back by the transaction before it, keeps nobody else waiting
+INV-AVT4 that a producer is of a transactional id is known from verdicts that said so: it stays true, since no producer id is given out twice. Of
+         `OWNERS_KNOWN_MAX` producers it is known, those who were asked for last
 Without an answer the verdict is `LOADING`: clients send the batch again, as they do while a coordinator loads (C28).
 Not here: what waits meanwhile (`handlers.produce.asking`), the answer (`txn_answering`).
 """
@@ -36,6 +38,8 @@ from txn_coordinator.verdicts import TxnVerdict
 
 _log: Final = logging.getLogger("tidemark.cluster")
 Verdicts = Sequence[TxnVerdict]
+OWNERS_KNOWN_MAX: Final = 20_000
+"""With names of `NEW_ID_BYTES_MAX` they are 42 MB."""
 
 
 class _Asked:
@@ -67,6 +71,7 @@ class TransactionsAsked:
         self._origin = listener_origin
         self._gathered: list[_Asked] = []
         self._under_way: dict[_Asked, None] = {}
+        self._owners: dict[ProducerId, str] = {}
 
     def take_image(self, _image: MetadataImage) -> None:
         """Hear of an image (INV-AVT2)."""
@@ -126,11 +131,26 @@ class TransactionsAsked:
             for each, names in zip(asked, answer.verdicts, strict=True):
                 # Who waited for a leader that is deposed was told already, and is told once (INV-AVT1, INV-AVT2).
                 if len(names) == len(each.question.batches):
-                    each.tell([verdict_named(name) for name in names])
+                    verdicts = [verdict_named(name) for name in names]
+                    self._note(each.question, verdicts)
+                    each.tell(verdicts)
         else:
             _log.info("transactions are not verified now: %s", answer)
         for each in asked:
             self._end(each)
+
+    def _note(self, question: Question, verdicts: Verdicts) -> None:
+        """Note whose producer it is that a question was answered for (INV-AVT4)."""
+        if question.transactional_id is None or TxnVerdict.OK not in verdicts:
+            return
+        self._owners.pop(question.producer_id, None)
+        self._owners[question.producer_id] = question.transactional_id
+        if len(self._owners) > OWNERS_KNOWN_MAX:
+            del self._owners[next(iter(self._owners))]
+
+    def is_of(self, transactional_id: str, producer_id: ProducerId) -> bool:
+        """See `TransactionsElsewhere`."""
+        return self._owners.get(producer_id) == transactional_id
 
     def _end(self, asked: _Asked) -> None:
         self._under_way.pop(asked, None)

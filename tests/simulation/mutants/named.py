@@ -360,7 +360,7 @@ MUTANTS: Final = (
         "all clients get on",
         (
             "txn_coordinator.transitions:join_partitions",
-            "partitions=record.partitions + partitions,",
+            "partitions=_grouped(record.partitions + partitions),",
             "partitions=partitions,",
         ),
     ),

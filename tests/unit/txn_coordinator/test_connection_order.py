@@ -1,5 +1,7 @@
 """INV-TO1..5: which connections are believed, of which pair, and what an abort makes of them."""
 
+import weakref
+
 import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId
@@ -94,12 +96,14 @@ def test_TO5_memory_is_bounded_whatever_comes(order: ConnectionOrder) -> None:
     for number in range(2, 10_000):
         order.admit_data(ORDERS, data(number, 0))
         order.admit_data(ORDERS, data(number, 0))
+        order.admit_data(ORDERS, data(number + 10_000, 0))  # and never again
+        order.admit_data(ORDERS, data(7, number))
     sizes = {
         name: len(getattr(order, name))
         for name in order.__slots__
         if name not in {"_aborted", "_inherited"}
     }
-    assert max(sizes.values()) <= 1_024, sizes
+    assert max(sizes.values()) <= 64, sizes
 
 
 # Holds INV-TO5.
@@ -114,7 +118,48 @@ def test_TO5_memory_of_an_inherited_pair_is_bounded_too() -> None:
         for name in order.__slots__
         if name not in {"_aborted", "_inherited"}
     }
-    assert max(sizes.values()) <= 1_024, sizes
+    assert max(sizes.values()) <= 64, sizes
+
+
+class Group:
+    """The id of a group, as long as a client likes."""
+
+
+# Holds INV-TO5.
+def test_TO5_nothing_that_a_client_names_is_kept(order: ConnectionOrder) -> None:
+    order.aborting(on(2, newest=6))
+    group = Group()
+    assert not order.admit_data(ORDERS, Arrival(on(4), group))
+    seen = weakref.ref(group)
+    assert not order.admit_data(ORDERS, Arrival(on(4), Group()))
+    assert order.admit_data(ORDERS, Arrival(on(4), group))
+    order.aborting(on(2, newest=6))
+    assert not order.admit_data(ORDERS, Arrival(on(4), group))
+    del group
+    assert seen() is None
+
+
+@pytest.mark.parametrize("partitions", [1, 5, 3_000])
+def test_TO4_a_request_of_any_number_of_partitions_is_executed_when_it_comes_again(
+    order: ConnectionOrder, partitions: int
+) -> None:
+    order.aborting(on(2, newest=99))
+    connections = range(10, 26)
+    for number in connections:
+        assert not any(
+            order.admit_data(tp("orders", at), data(number, 7)) for at in range(partitions)
+        )
+    for number in connections:
+        assert all(order.admit_data(tp("orders", at), data(number, 7)) for at in range(partitions))
+
+
+def test_TO4_what_was_never_repeated_keeps_nothing_later_from_being_repeated(
+    order: ConnectionOrder,
+) -> None:
+    order.aborting(on(2, newest=6))
+    assert not any(order.admit_data(ORDERS, data(4, sequence)) for sequence in range(20))
+    assert not order.admit_data(ORDERS, data(4, 100))
+    assert order.admit_data(ORDERS, data(4, 100))
 
 
 # Holds INV-TO6.

@@ -123,6 +123,34 @@ async def test_P1_with_the_connection_order_fence_an_overtaken_end_txn_is_not_ex
         assert txn.open_transactions == 1
 
 
+async def test_INV_SSD1_late_requests_without_end_fill_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fixture = Fixture()
+    async with running(fixture) as txn:
+        pair = await begin(txn)
+        assert (
+            await txn.clients.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 2))
+        ).verdict is OK
+
+        async def come_late() -> None:
+            late = await txn.clients.end_txn("t", *pair, True, 1, sender=Sender(0, 1, 2))
+            assert late.verdict is TxnVerdict.STALE_CONNECTION
+
+        def lines() -> int:
+            return sum("a late request of t" in line.getMessage() for line in caplog.records)
+
+        for _ in range(10):
+            await come_late()
+        assert lines() == 1
+        fixture.clock.advance(59_999)
+        await come_late()
+        assert lines() == 1
+        fixture.clock.advance(1)
+        await come_late()
+        assert lines() == 2
+
+
 async def test_P1_whoever_was_fenced_cannot_fence_by_a_newer_connection() -> None:
     """INV-TO2: a zombie with the old epoch reconnects, and the new instance keeps its older connection."""
     fixture = Fixture()

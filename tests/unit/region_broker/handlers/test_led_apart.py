@@ -45,6 +45,10 @@ class PlayedElsewhere:
     waiting: list[asyncio.Future[Sequence[TxnVerdict]]] = field(default_factory=list)
     holds: bool = False
     aborted: list[OpenHere] = field(default_factory=list)
+    owners: dict[int, str | None] = field(default_factory=dict)
+
+    def is_of(self, transactional_id: str, producer_id: int) -> bool:
+        return self.owners.get(producer_id) == transactional_id
 
     def verify(self, question: Question) -> asyncio.Future[Sequence[TxnVerdict]]:
         self.asked.append(question)
@@ -57,6 +61,8 @@ class PlayedElsewhere:
     def say(self, verdict: TxnVerdict) -> None:
         """Answer what has waited longest."""
         answer, question = self.waiting.pop(0), self.asked[-1 - len(self.waiting)]
+        if verdict is OK:
+            self.owners[question.producer_id] = question.transactional_id
         answer.set_result([verdict] * len(question.batches))
 
     async def abort_producer(
@@ -299,6 +305,27 @@ async def test_INV_HPA1_a_TV2_batch_asks_once_for_each_transaction(tmp_path: Pat
         sent = produce_to({some.led: batch(origin=txn(0, producer_epoch=1))}, transactional_id="a")
         assert rows_of(await client.call(0, 12, sent))[some.led].error_code == NONE
         assert len(some.txn.asked) == 2, "the next transaction has another epoch"
+
+
+async def test_INV_HPA5_who_names_an_id_of_his_own_writes_into_no_transaction_of_another(tmp_path: Path) -> None:  # fmt: skip
+    async with wire_fixture(tmp_path) as fixture:
+        some = await spread_at(fixture, 2)
+        client, other = await fixture.connect(), await fixture.connect()
+        first = produce_to({some.led: batch(origin=txn(0))}, transactional_id="a")
+        assert rows_of(await client.call(0, 12, first))[some.led].error_code == NONE
+        some.txn.holds = True
+        stolen = produce_to({some.led: batch(origin=txn(1))}, transactional_id="his-own")
+        other.send(0, 12, stolen)
+        await until(lambda: bool(some.txn.waiting), "the coordinator is asked")
+        assert some.txn.asked[-1].transactional_id == "his-own"
+        some.txn.say(TxnVerdict.UNKNOWN_PRODUCER_MAPPING)  # as it answers for a pair of another id
+        _, refused = await other.receive(0, 12)
+        assert rows_of(refused)[some.led].error_code != NONE
+        assert fixture.partition("t", some.led).log_end_offset == 1
+        own = produce_to({some.led: batch(origin=txn(1))}, transactional_id="a")
+        row = rows_of(await client.call(0, 12, own))[some.led]
+        assert (row.error_code, row.base_offset) == (NONE, 1), "written, not taken for a duplicate"
+        assert len(some.txn.asked) == 2, "who opened it asks no more"
 
 
 def mark(fixture: WireFixture, number: int, *, epoch: int) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from idempotency.decision import DecisionId
 from idempotency.identity import (
     CoordinatorEpoch,
@@ -188,6 +190,19 @@ async def test_a_partition_that_stopped_is_said_to_have_and_the_other_is_written
     some.sync()
     stopped, done = MarkerResult.STOPPED, MarkerResult.DONE
     assert listener.told == [(0, 0, stopped), (1, 0, stopped), (0, 1, done), (1, 1, done)]
+
+
+async def test_INV_SSD1_a_stopped_partition_that_owes_markers_fills_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    some = with_open_transactions(2)
+    some.partitions[0].log.fail("the disk is gone")
+    caplog.clear()
+    channel = channel_of(some, [])
+    for _ in range(5):  # an owed marker is tried each second
+        channel.write([order(Listener(), n, 0, offset=n) for n in range(2)])
+    lines = [line for line in caplog.records if "not written" in line.getMessage()]
+    assert len(lines) == 1
 
 
 async def test_C33_a_partition_of_no_topic_is_gone() -> None:

@@ -110,6 +110,36 @@ async def test_INV_AVT2_where_nobody_leads_the_main_group_nobody_is_asked() -> N
     assert not some.lines.begun
 
 
+async def test_INV_AVT4_whose_producer_it_is_is_known_from_an_answer_that_says_so() -> None:
+    some = Asker()
+    waiting = some.verify(adds=True)
+    assert not some.side.is_of("t", PAIR[0])
+    some.answers(("NOT_IN_TRANSACTION",))
+    assert waiting.result() == [TxnVerdict.NOT_IN_TRANSACTION]
+    assert not some.side.is_of("t", PAIR[0])
+    again = some.verify(adds=True)
+    some.answers(("OK",), message=1)
+    assert again.result() == [TxnVerdict.OK]
+    assert some.side.is_of("t", PAIR[0])
+    assert not some.side.is_of("u", PAIR[0])
+    assert not some.side.is_of("t", ProducerId(8))
+
+
+async def test_INV_AVT4_of_so_many_producers_it_is_known_and_the_latest_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("region_broker.region.cluster.txn_asking.OWNERS_KNOWN_MAX", 2)
+    some = Asker()
+    key = LogKey(TOPIC_ID, some.partition)
+    asked = AskedBatch(key, group_epoch(1), SequenceNumber(0))
+    for number, producer in enumerate((1, 2, 1, 3)):
+        question = Question(f"t{producer}", ProducerId(producer), ProducerEpoch(0), True, CLIENT, (asked,))  # fmt: skip
+        waiting = some.side.verify(question)
+        some.answers(("OK",), message=number)
+        assert await waiting == [TxnVerdict.OK]
+    assert [some.side.is_of(f"t{n}", ProducerId(n)) for n in (1, 2, 3)] == [True, False, True]
+
+
 async def test_INV_AVT3_what_adds_partitions_is_a_message_of_its_own() -> None:
     some = Asker()
     first, adding, last = (some.verify(adds=adds) for adds in (False, True, False))

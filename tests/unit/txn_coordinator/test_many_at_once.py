@@ -1,0 +1,255 @@
+"""Very many transactions that are decided, sent, tried again or looked at together: others are served in between."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NoReturn
+
+from idempotency.decision import DecisionId
+from idempotency.identity import (
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    Round,
+    TopicPartition,
+)
+from idempotency.ledger_records import TxnStatus
+from idempotency.partition_state import OpenTxn
+from tests.fixtures.coordinator import LEADER_EPOCH, MemoryLedger, MemoryMarkers, record, tp
+from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
+from txn_coordinator.ports import LedgerPosition, MarkerOrder, MarkerResult
+from txn_coordinator.serving.adoption import orphans_of
+from txn_coordinator.serving.marker_orders import MARKERS_AT_ONCE_MAX, MarkerQueue, MarkerWave
+from txn_coordinator.serving.turns import TURN_COST, Turns
+
+MANY = TURN_COST * 2 + 50
+
+
+class Listener:
+    """Hears nothing."""
+
+    closed = False
+
+    def marked(self, order: MarkerOrder, tp: TopicPartition, result: MarkerResult) -> None:
+        """See `MarkerListener`."""
+
+
+class Writes:
+    """`MarkerChannel` that notes each call."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[MarkerOrder]] = []
+
+    def write(self, orders: Sequence[MarkerOrder]) -> None:
+        self.calls.append(list(orders))
+
+
+class CountingMarkers(MemoryMarkers):
+    """Notes how many markers each call brings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[int] = []
+
+    def write(self, orders: Sequence[MarkerOrder]) -> None:
+        self.calls.append(sum(len(order.partitions) for order in orders))
+        super().write(orders)
+
+
+class CountingLedger(MemoryLedger):
+    """Notes how many records each append brings."""
+
+    def __init__(self) -> None:
+        super().__init__(shard_count=1)
+        self.calls: list[int] = []
+
+    def append(self, shard: int, records: Sequence[tuple[bytes, bytes | None]]) -> LedgerPosition:
+        self.calls.append(len(records))
+        return super().append(shard, records)
+
+
+def counting() -> tuple[Fixture, CountingLedger, CountingMarkers]:
+    ledger, markers = CountingLedger(), CountingMarkers()
+    return Fixture(ledger=ledger, markers=markers), ledger, markers
+
+
+def order(number: int, partitions: int, listener: Listener) -> MarkerOrder:
+    return MarkerOrder(
+        transactional_id=f"t{number}",
+        partitions=tuple(tp("orders", partition) for partition in range(partitions)),
+        producer_id=ProducerId(number),
+        producer_epoch=ProducerEpoch(0),
+        commit=True,
+        coordinator_epoch=CoordinatorEpoch(LEADER_EPOCH),
+        decision=DecisionId(0, LEADER_EPOCH, number, Round(0)),
+        listener=listener,
+    )
+
+
+async def test_INV_TQ2_what_one_turn_decided_goes_in_pieces_first_come_first_served() -> None:
+    writes, listener = Writes(), Listener()
+    queue = MarkerQueue(writes)
+    given = [order(number, 1_000, listener) for number in range(3)]
+    for each in given:
+        queue.put(each)
+    seen: list[int] = []
+    for _ in range(8):
+        await asyncio.sleep(0)
+        seen.append(len(writes.calls))
+        if len(seen) == 1:
+            queue.put(order(9, 1, listener))  # comes last, though others were served in between
+    sizes = [sum(len(each.partitions) for each in call) for call in writes.calls]
+    assert sizes == [500] * 6 + [1]
+    assert seen == [1, 2, 3, 4, 5, 6, 7, 7]  # one a turn
+    went = [(each.producer_id, at) for call in writes.calls for each in call for at in each.partitions]  # fmt: skip
+    assert went == [(each.producer_id, at) for each in given for at in each.partitions] + [
+        (ProducerId(9), tp("orders", 0))
+    ]
+
+
+# Holds INV-TQ1.
+async def test_what_fits_goes_in_one_call_and_what_was_closed_meanwhile_does_not_go() -> None:
+    writes, listener, gone = Writes(), Listener(), Listener()
+    queue = MarkerQueue(writes)
+    queue.put(order(1, MARKERS_AT_ONCE_MAX - 1, listener))
+    queue.put(order(2, 700, gone))
+    queue.put(order(3, 1, listener))
+    queue.put(order(4, 2, gone))
+    gone.closed = True
+    await turns(3)
+    assert [[each.producer_id for each in call] for call in writes.calls] == [[1, 3]]
+
+
+async def test_a_wave_of_which_a_part_ended_early_waits_for_the_rest() -> None:
+    wave = MarkerWave()
+    first, second = order(1, 1, Listener()).decision, order(2, 1, Listener()).decision
+    wave.expect(first, [tp("orders")])
+    wave.ended(first, tp("orders"))
+    wave.expect(second, [tp("orders")])
+    async with asyncio.TaskGroup() as group:
+        over = group.create_task(wave.over())
+        await turns(3)
+        assert not over.done()
+        wave.ended(second, tp("orders"))
+
+
+async def test_INV_TD7_markers_told_together_to_be_tried_again_wait_and_go_together() -> None:
+    fixture, _, markers = counting()
+    async with running(fixture) as txn:
+        init = await txn.clients.init_producer_id("t", 60_000)
+        pair = init.producer_id, init.producer_epoch
+        joined = [tp("orders", number) for number in range(30)]
+        assert await txn.clients.add_partitions("t", *pair, joined, implicit=False) is OK
+        markers.results = [MarkerResult.RETRY] * 30 + [MarkerResult.RETRY] * 10
+        sleeping = len(fixture.clock._sleepers)
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
+        await turns()
+        assert len(fixture.clock._sleepers) - sleeping == 1
+        fixture.clock.advance(20)
+        await turns()
+        fixture.clock.advance(40)
+        await turns()
+        assert markers.calls == [30, 30, 10]
+        assert [each.partitions[0] for each in markers.orders[-10:]] == joined[:10]
+        assert [each.attempt for each in markers.orders] == [1] * 30 + [2] * 30 + [3] * 10
+
+
+async def begun(fixture: Fixture, ledger: CountingLedger) -> None:
+    """Leave so many transactions open, each of one partition."""
+    async with running(fixture) as txn:
+        for number in range(MANY):
+            await begin(txn, f"t{number}")
+    ledger.leader_epoch = LeaderEpoch(16 << 16 | 1)
+
+
+async def test_INV_TTU1_transactions_that_time_out_together_are_aborted_so_many_a_turn() -> None:
+    fixture, ledger, _ = counting()
+    async with running(fixture) as txn:
+        for number in range(MANY):
+            await begin(txn, f"t{number}")
+        await turns()
+        ledger.calls.clear()
+        fixture.clock.advance(61_000)
+        await turns()
+        assert txn.open_transactions == 0
+    assert (
+        max(ledger.calls) <= 2 * TURN_COST
+    )  # PREPARE_ABORT of some, COMPLETE_ABORT of those before
+    assert sum(ledger.calls) == 2 * MANY
+
+
+async def test_INV_TTU1_ids_that_are_idle_are_forgotten_so_many_a_turn() -> None:
+    fixture, ledger, _ = counting()
+    async with running(fixture) as txn:
+        for number in range(MANY):
+            assert (await txn.clients.init_producer_id(f"t{number}", 60_000)).verdict is OK
+        await turns()
+        ledger.calls.clear()
+        fixture.clock.advance(8 * 24 * 3_600_000)
+        await turns()
+        assert txn.transactions() == []
+    assert ledger.calls == [100, 100, 50]
+
+
+async def test_INV_TTU1_a_load_sends_what_is_owed_so_many_a_turn() -> None:
+    fixture, ledger, markers = counting()
+    markers.gate.clear()
+    async with running(fixture) as txn:
+        for number in range(MANY):
+            pair = await begin(txn, f"t{number}")
+            assert (await txn.clients.end_txn(f"t{number}", *pair, True, 1)).verdict is OK
+        await turns()
+    ledger.leader_epoch = LeaderEpoch(LEADER_EPOCH + 1)
+    markers.gate.set()
+    markers.calls.clear()
+    async with running(fixture) as txn:
+        await turns()
+        assert all(record.status.name == "COMPLETE_COMMIT" for record in txn.transactions())
+    assert max(markers.calls) <= TURN_COST
+    assert sum(markers.calls) == MANY
+
+
+async def test_INV_TTU1_a_takeover_aborts_what_is_open_so_many_a_turn() -> None:
+    fixture, ledger, _ = counting()
+    await begun(fixture, ledger)
+    ledger.calls.clear()
+    nobodys = [(tp("orders"), OpenTxn(ProducerId(n), ProducerEpoch(0), n, 0)) for n in range(MANY)]
+    async with running(fixture, load=False) as txn:
+        report = await txn.adopt(RegionEpoch(16), ledger.leader_epoch, nobodys)
+    assert (report.aborted, report.orphans_aborted) == (MANY, MANY)
+    assert max(ledger.calls) <= TURN_COST + 1  # and the round
+
+
+async def test_INV_TTU1_an_id_of_many_partitions_counts_for_as_many() -> None:
+    turn = Turns()
+    served: list[int] = []
+
+    async def serve() -> None:
+        for number in range(10):
+            served.append(number)
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(serve())
+        await turn.worked(980)
+        assert served == []
+        await turn.worked(0)
+        assert served == [0]
+
+
+class NotSearched(tuple[TopicPartition, ...]):
+    """Partitions that may be gone through, and not be searched for one of them."""
+
+    __slots__ = ()
+
+    def __contains__(self, _key: object) -> NoReturn:
+        raise AssertionError("searched")
+
+
+# Holds INV-TC15.
+def test_what_a_takeover_finds_open_is_looked_up_in_what_is_decided() -> None:
+    decided = record(TxnStatus.PREPARE_ABORT, 4, partitions=NotSearched([tp("a"), tp("b")]))
+    open_in_it = [(at, OpenTxn(ProducerId(5), ProducerEpoch(3), 0, 0)) for at in (tp("a"), tp("c"))]
+    (orphan,) = orphans_of(open_in_it, [decided])
+    assert orphan.partitions == (tp("c"),)
