@@ -49,6 +49,7 @@ from region_broker.handlers.dispatch.services import (
     Services,
 )
 from region_broker.handlers.dispatch.throttling import metered, settled
+from region_broker.limits import FREE_HELD_BYTES
 from region_broker.ports.network import Buffer
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
@@ -179,6 +180,8 @@ class Dispatcher:
             return False
         if incoming.peer.state.starts is not None:
             return False
+        if api.waits and len(incoming.frame) > FREE_HELD_BYTES:
+            return False  # `answer` hands its bytes back (INV-WQ4)
         assert api.begin is not None
         done = self._finishing(api, incoming, finish)
         try:

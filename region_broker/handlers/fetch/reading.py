@@ -175,7 +175,7 @@ class Reading:
         self._nearer = self._services.nearer_nodes(self._rack, self._met_at)
         left_bytes = self._left_bytes()
         self._judges = self._services.authorizer.in_force  # it may be since it waits
-        first = self._gives_records and not self._services.memory.full
+        first = self._gives_records and self._services.memory.left_bytes > 0
         found: list[Read] = []
         lacking: list[ColdRange] = []
         for seen, item in enumerate(self._wanted(), 1):

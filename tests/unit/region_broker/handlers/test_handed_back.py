@@ -45,3 +45,24 @@ async def test_INV_WQ4_a_join_that_waits_holds_nothing_of_what_it_handed_back(
             frame.clear()  # which raises BufferError while somebody holds it
             assert not waiting.done()
             await judged.ask(11, 9, {**JOIN, "member_id": drawn[0]})
+
+
+async def test_INV_WQ4_a_fetch_that_waits_holds_nothing_of_what_it_handed_back(
+    tmp_path: Path,
+) -> None:
+    """It waits for five minutes, if it says so, and takes no right to ask for nothing."""
+    async with judged_apis(tmp_path) as judged:
+        known = frame_of(1, 12, {"max_wait": 300_000, "min_bytes": 1, "max_bytes": 1, "topics": [], "forgotten_topics_data": []})  # fmt: skip
+        assert known.endswith(b"\0"), "no tagged field"
+        frame = bytearray(known[:-1] + varint(1) + varint(77) + varint(JUNK_BYTES) + bytes(JUNK_BYTES))  # fmt: skip
+        peer = Peer(1, "10.0.0.1:5", state=ConnectionState(identity=ALICE))
+        handed_back: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        incoming = Incoming(peer, memoryview(frame), 1, 12, 1)
+        incoming.on_hand_back = handed_back.set_result
+        assert not judged.dispatcher.begin(incoming, lambda _answer: None)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(judged.dispatcher.answer(incoming))
+            assert await handed_back > JUNK_BYTES // 2  # all but its beginning
+            frame.clear()  # which raises BufferError while somebody holds it
+            assert not waiting.done()
+            waiting.cancel()
