@@ -84,9 +84,9 @@ NO_FRAME: Final = memoryview(b"")
 ASK_AGAIN_S: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Begun:
-    """A decoded request; `held`: the order of its connection, which it keeps until it is answered."""
+    """A decoded request, None once it was handed back; `held`: the order of its connection, which it keeps until it is answered."""
 
     forwards: bool
     request: Any
@@ -436,17 +436,21 @@ class Dispatcher:
     ) -> AnswerBytes | None:
         lost: Fields | None = None
         if api.waits:
-            lost = await _error_fields(
-                api, ctx, incoming.frame[body_start:], ErrorCode.coordinator_not_available
-            )
-        try:
-            answer_to_come = self._services.forward.forward(ctx, incoming.frame)
+            lost = _fields_of_error(api, ctx, begun.request, ErrorCode.coordinator_not_available)
+        frame_bytes = len(incoming.frame)
+
+        def on_sent() -> None:
+            # Not before: it waits for the connection to who executes it, and for that one to take it (INV-WQ4).
             if api.waits:
                 incoming.hand_back()
-            return await answer_to_come
+            if len(incoming.frame) < frame_bytes:
+                begun.request = None
+
+        try:
+            return await self._services.forward.forward(ctx, incoming.frame, on_sent)
         except ForwardingFailed as error:
-            if not error.may_have_happened:
-                _may_wait(begun)
+            if not error.may_have_happened and begun.request is not None:
+                _may_wait(begun)  # what was handed back cannot be sent again
             self._error_log.failed(api.name, f"not forwarded: {error}", lambda: trace_of(incoming))
             if api.key == _PRODUCE_KEY:
                 ctx.connection_state.produce_broken = True
@@ -562,6 +566,15 @@ async def _error_fields(
     """Return an answer that carries `error` for everything asked, or None when there is no such."""
     if api.on_error is not None:
         request: Any = await run_yielding(request_pieces(api.key, ctx.version, body))
+        return _fields_of_error(api, ctx, request, error)
+    return top_level_error(api.key, ctx.version, error)
+
+
+def _fields_of_error(
+    api: Api, ctx: RequestContext, request: Any, error: ErrorCode
+) -> Fields | None:
+    """Return the same for a request that is decoded."""
+    if api.on_error is not None:
         return api.on_error(ctx, request, error)
     return top_level_error(api.key, ctx.version, error)
 

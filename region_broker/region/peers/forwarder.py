@@ -248,10 +248,15 @@ class PeerForwarder:
         finally:
             self._tasks = None
 
-    async def forward(self, ctx: RequestContext, frame: memoryview) -> bytes | None:
+    async def forward(
+        self,
+        ctx: RequestContext,
+        frame: memoryview,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> bytes | None:
         """Return the answer to `frame` of who must execute it, None where none is due.
 
-        Raises `ForwardingFailed`, or `CloseConnection` where that side has no other answer.
+        `on_sent` is called once nothing of it is held here. Raises `ForwardingFailed`, or `CloseConnection` where that side has no other answer.
         """
         channel = self._channel_of(ctx.connection_state)
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
@@ -262,7 +267,11 @@ class PeerForwarder:
                 # request opens another one, and meanwhile the first batch is found to have failed.
                 _refuse_behind_failure(ctx, channel)
                 answer = client.begin(self._message(channel, ctx), Forwarded, (frame,))
-                del frame  # whoever called may have given it back, and the answer may take minutes
+                del frame  # whoever called may give it back, and the answer may take minutes
+                # 1. The primary takes nothing more. 2. A client's large requests would gather in the stream, counted for nobody.
+                async with asyncio.timeout(FORWARD_TIMEOUT_S):
+                    await client.drained()
+            on_sent()
             channel.under_way += 1
             try:
                 async with asyncio.timeout(timeout_s):
@@ -459,14 +468,18 @@ class ForwardTarget:
 
     def register(self, server: PeerServer) -> None:
         """Answer `Forward` on `server`."""
-        server.register(Forward, self._forward)
+        server.region_handlers.register_handing_back(Forward, self._forward)
 
     def register_for_nodes(self, door: NodeDoor) -> None:
         """Answer `Forward` of nodes of this region, on connections made for that."""
-        door.handlers_for(FORWARD).register(Forward, self._forward)
+        door.handlers_for(FORWARD).register_handing_back(Forward, self._forward)
 
     async def _forward(
-        self, session: PeerSession | NodeSession, message: Forward, frame: memoryview
+        self,
+        session: PeerSession | NodeSession,
+        message: Forward,
+        frame: memoryview,
+        hand_back: Callable[[], None] = lambda: None,
     ) -> Forwarded | Reply:
         peer = self._clients.get(session)
         if peer is None:
@@ -483,9 +496,10 @@ class ForwardTarget:
             peer.connection_id,
         )  # INV-FW10
         try:
-            incoming = Incoming(peer, frame, *peek_header(frame))
+            incoming = Incoming(peer, frame, *peek_header(frame), lambda _given_bytes: hand_back())
         except HeaderError as error:
             raise PeerRefused(_CLOSE, str(error)) from error
+        del frame  # the dispatcher may hand it back (INV-PS10)
         # And no await before the dispatcher starts (INV-FW3).
         refusal = self._refusal_to(session, message, incoming.api_key)
         _admit(peer, refusal, is_produce=incoming.api_key == _PRODUCE_KEY)
