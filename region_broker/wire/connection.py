@@ -4,8 +4,8 @@ INV-WQ1  answers leave in the order of their requests, whatever order they are f
 INV-WQ4  the bytes of a request that waits on others for long are handed back once it is decoded: what is kept of it
         is counted and bounded where it is kept (`groups`); those of a large one that is answered, then
 At most IN_FLIGHT_REQUESTS_MAX requests and about IN_FLIGHT_BYTES_MAX bytes of them are in flight: from being handed out
-until their answer was taken by the socket; then nothing more is read. At most one Fetch is in flight: its answer may be
-large, and a peer that pipelines fetches without reading would otherwise fill memory.
+until their answer was taken by the socket; then nothing more is read. At most one Fetch is in flight, and one request that lists
+things (`LISTING_KEYS`): its answer may be large, and a peer that pipelines them without reading would otherwise fill memory.
 Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
 """
 
@@ -30,6 +30,8 @@ from region_broker.wire.framing import LENGTH, FrameReader
 from region_broker.wire.headers import peek_header
 
 FETCH_KEY: Final = 1
+LISTING_KEYS: Final = frozenset({3, 16, 29, 35, 48, 66, 75})
+"""Metadata, ListGroups, DescribeAcls, DescribeLogDirs, DescribeClientQuotas, ListTransactions, DescribeTopicPartitions."""
 
 _KEPT_BYTES: Final = 1_024
 
@@ -114,6 +116,7 @@ class Connection:
         "_fetches",
         "_frames",
         "_in_flight_bytes",
+        "_listings",
         "_next",
         "_slots",
         "_unsent",
@@ -134,6 +137,7 @@ class Connection:
         self._in_flight_bytes = 0
         self._answer_bytes = 0
         self._fetches = 0
+        self._listings = 0
 
     def allow_frames(self, max_bytes: int) -> None:
         """Take requests of that size from now on."""
@@ -215,6 +219,11 @@ class Connection:
                 self._next = incoming
                 return None
             self._fetches += 1
+        elif incoming.api_key in LISTING_KEYS:
+            if self._listings:
+                self._next = incoming
+                return None
+            self._listings += 1
         self._next = None
         slot = Slot(incoming)
         self._slots.append(slot)
@@ -265,6 +274,7 @@ class Connection:
             self._in_flight_bytes -= len(slot.incoming.frame)
             self._answer_bytes -= slot.answer_bytes
             self._fetches -= slot.incoming.api_key == FETCH_KEY
+            self._listings -= slot.incoming.api_key in LISTING_KEYS
         self._unsent.clear()
         assert self.in_flight >= len(self._slots), (self.in_flight, len(self._slots))
 

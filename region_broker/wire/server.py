@@ -689,5 +689,5 @@ def _in_the_way(link: _Link, before_ms: int) -> str | None:
     if unfinished and share.counted_bytes and not link.stream.unread_bytes:
         return "it sent no more of a request for"
     # 1. A Fetch waits for five minutes. 2. Behind it comes another one, of 100 MiB. No client does that.
-    behind_fetch = core.waits_framed and share.not_begun_bytes > limits.FREE_HELD_BYTES
-    return "a large request waited behind its Fetch for" if behind_fetch else None
+    behind = core.waits_framed and share.not_begun_bytes > limits.FREE_HELD_BYTES
+    return "a large request waited behind another one of its kind for" if behind else None

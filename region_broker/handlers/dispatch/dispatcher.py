@@ -11,6 +11,8 @@ INV-HD8  a node that gave up a leadership for which its metadata still name it (
          other one would ask it again and again, and never hear of the next leader
 INV-HD9  where there are quotas each request is charged when it is answered, or ends its connection, and a Produce when it comes; the answer
          says for how long its connection is left unread. Without quotas nothing is measured
+INV-HD10 of answers that list all that there is, or what a large request names, LISTINGS_AT_ONCE_MAX are made at once, while there is room in the
+         memory budget: from before the request is decoded until its answer is written. On each connection it is one (`wire.connection`)
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -21,8 +23,8 @@ Not here: sockets and order of answers (`wire.server`), the APIs (their own file
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -42,14 +44,27 @@ from region_broker.handlers.dispatch.not_led_here import (
     Rule,
     rule_of,
 )
-from region_broker.handlers.dispatch.registry import Api, ApiTable, Begin, Fields, Finish, Written
+from region_broker.handlers.dispatch.registry import (
+    Api,
+    ApiTable,
+    Begin,
+    Fields,
+    Finish,
+    Written,
+    always,
+)
 from region_broker.handlers.dispatch.services import (
     ForwardingFailed,
     RequestContext,
     Services,
 )
 from region_broker.handlers.dispatch.throttling import metered, settled
-from region_broker.limits import FREE_HELD_BYTES
+from region_broker.limits import (
+    FRAME_TIMEOUT_MS,
+    FREE_HELD_BYTES,
+    LISTINGS_AT_ONCE_MAX,
+    SMALL_LISTING_BYTES,
+)
 from region_broker.ports.network import Buffer
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
@@ -109,6 +124,7 @@ class Dispatcher:
         self._services = services
         self._table = table
         self._error_log = ErrorLog(services.clock)
+        self._listings = asyncio.Semaphore(LISTINGS_AT_ONCE_MAX)
         self._clock: Callable[[], float] | None = None
         self._without_task = {key: api for key, api in table.by_key.items() if api.begin}
 
@@ -248,6 +264,24 @@ class Dispatcher:
     async def _serve(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
         if incoming.version not in api.versions:
             return await self._unsupported(api, incoming)
+        forwards = api.forward and not self._services.region.acting
+        if api.lists is None or forwards or _is_judged_later(api, incoming):
+            return await self._served(api, incoming)
+        async with self._listing(api):
+            return await self._served(api, incoming)
+
+    @asynccontextmanager
+    async def _listing(self, api: Api) -> AsyncIterator[None]:
+        """Let a request be answered that lists very much, once few others are (INV-HD10)."""
+        services = self._services
+        async with self._listings:
+            if not await services.memory.wait_room(services.clock, FRAME_TIMEOUT_MS):
+                raise CloseConnection(
+                    f"there was no memory to answer {api.name} for {FRAME_TIMEOUT_MS} ms (request_memory_bytes)"
+                )
+            yield
+
+    async def _served(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
         header = _header(incoming)
         ctx = self._context(incoming, header.client_id)
         try:
@@ -279,6 +313,15 @@ class Dispatcher:
                 return await self._forward(api, ctx, incoming, begun, body_start)
         if api.waits:
             incoming.hand_back()
+        if _is_judged_later(api, incoming) and api.lists is not None and api.lists(begun.request):
+            async with self._listing(api):
+                return await self._answered(api, ctx, incoming, begun)
+        return await self._answered(api, ctx, incoming, begun)
+
+    async def _answered(
+        self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun"
+    ) -> AnswerBytes | None:
+        """Execute a request here, and write its answer."""
         with _in_order(api, ctx, forwards=False):
             fields = await self._handled(api, ctx, begun.request)
         if fields is None:
@@ -484,6 +527,11 @@ class Dispatcher:
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
+
+
+def _is_judged_later(api: Api, incoming: Incoming) -> bool:
+    """Return whether a request names few things, or all: which, is known once it is decoded."""
+    return api.lists not in (None, always) and len(incoming.frame) <= SMALL_LISTING_BYTES
 
 
 def _charge_unanswered(incoming: Incoming) -> None:

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.topic_names import name_problem
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, operations_of, sees
 from region_broker.handlers.dispatch.partitions import leader_row
-from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import DESCRIBED_PARTITIONS_MAX
 from region_broker.security.access import Operation, ResourceType
@@ -115,4 +115,6 @@ def _refused(name: str, error: ErrorCode) -> Fields:
     }  # fmt: skip
 
 
-API: Final = Api(75, "DescribeTopicPartitions", range(1), handle_describe_topic_partitions)
+API: Final = Api(
+    75, "DescribeTopicPartitions", range(1), handle_describe_topic_partitions, lists=always
+)
