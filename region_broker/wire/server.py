@@ -11,8 +11,7 @@ INV-WS4  only a waiting Fetch is given up when its peer has gone: every other ha
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
 INV-WS9  a connection that is throttled is left unread for that time and begins nothing, as Kafka does since KIP-219; its answers are
          sent at once, and nobody else waits
-INV-WS10 of connections that are closed for what came on them, or for their slowness, LINES_MAX are told in a second, the others as a number:
-         a flood fills no disk
+INV-WS10 of connections that are closed for what came on them, for their certificate, or for their slowness, few are told (`wire.closing_lines`)
 INV-WS8  while requests are held none begins, whoever comes meanwhile, and no connection is ended for what that takes; what is sent
          waits unread in the order of its connection, and is begun, by whoever serves then, when they are held no more
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
@@ -31,6 +30,7 @@ from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
 from region_broker.security.sasl.login import FRAME_BYTES_MAX, LOGIN_TIMEOUT_MS
+from region_broker.wire.closing_lines import ClosingLines
 from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.connection import (
     FETCH_KEY,
@@ -49,7 +49,7 @@ from region_broker.wire.request_trace import Trace, trace_of
 
 logger: Final = logging.getLogger(__name__)
 _SWEEP_INTERVAL_MS: Final = 1_000
-LINES_MAX: Final = 20
+_NOBODY: Final = "refused %s: its certificate names nobody: %s"
 _FAILED: Final = "API %d version %d from %s failed; its connection is closed"
 assert limits.SOCKET_READ_BYTES <= READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
 
@@ -160,7 +160,7 @@ class KafkaServer:
         self._metrics = metrics
         self._admission = Admission(caps or ConnectionCaps())
         self._refusal_said_ms = -_SWEEP_INTERVAL_MS
-        self._lines = _Lines()
+        self._lines = ClosingLines(logger)
         self._memory = memory or MemoryBudget()
         self.on_certificate: Callable[[Identity, str], None] = lambda _who, _refused: None
         """Told whom a client certificate proved, or why it proved nobody; set where there is an audit trail."""
@@ -316,7 +316,7 @@ class KafkaServer:
         except NoIdentity as error:
             self._admission.left(address)
             self._metrics.connections_refused.labels("no_principal").inc()
-            logger.warning("refused %s: its certificate names nobody: %s", stream.peer, error)
+            self._lines.warn(self._clock.monotonic_ms(), _NOBODY, stream.peer, error)
             nobody = Identity(ANONYMOUS_PRINCIPAL, address, BY_TLS)
             self.on_certificate(nobody, "its certificate names nobody")
             stream.abort()
@@ -630,24 +630,6 @@ class KafkaServer:
                     link.stop_reading()
                     link.stream.abort()
             link = None  # which would stay until the next one comes (INV-PN7)
-
-
-class _Lines:
-    """How many lines of closed connections may be told yet (INV-WS10)."""
-
-    def __init__(self) -> None:
-        self._since_ms = -_SWEEP_INTERVAL_MS
-        self._count = 0
-
-    def may(self, now_ms: int) -> bool:
-        """Return whether one more may be told; tell of those that were not."""
-        if now_ms >= self._since_ms + _SWEEP_INTERVAL_MS:
-            untold = self._count - LINES_MAX
-            self._since_ms, self._count = now_ms, 0
-            if untold > 0:
-                logger.warning("%d more connections were closed in that second", untold)
-        self._count += 1
-        return self._count <= LINES_MAX
 
 
 async def _raising(error: Exception) -> None:

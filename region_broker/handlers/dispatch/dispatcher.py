@@ -22,7 +22,6 @@ Not here: sockets and order of answers (`wire.server`), the APIs (their own file
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -88,7 +87,6 @@ from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
 from region_broker.wire.server import Finish as FinishSlot
 
-logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
 _METADATA_KEY: Final = 3
 _RECORDS: Final = frozenset({_PRODUCE_KEY, 1})
@@ -360,7 +358,7 @@ class Dispatcher:
                 fields = api.on_error(ctx, request, code)
             if fields is None:
                 raise
-            logger.exception("%s from %s met an error of the disk", api.name, ctx.peer)
+            self._error_log.disk(api.name, ctx.peer)
             return fields
 
     async def _begun(self, api: Api, ctx: RequestContext, body: memoryview) -> "_Begun":

@@ -59,6 +59,7 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import NodeDoor, NodeSession, PeerSession, Reply, Session
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
+from region_broker.wire.closing_lines import ClosingLines
 from region_broker.wire.codec.gathered import AnswerBytes, parts_of
 from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.connection_state import ConnectionState, Hop
@@ -461,6 +462,7 @@ class ForwardTarget:
         self._dispatcher = dispatcher
         self._region = region
         self._leads_under = leads_under
+        self._lines = ClosingLines(_LOG)
         self._numberings: dict[int, Numbering] = {}
         self._clients: WeakKeyDictionary[Session, Peer] = WeakKeyDictionary()
         self.on_change_of_logs: Callable[[], None] = _nobody_hears
@@ -508,21 +510,25 @@ class ForwardTarget:
         try:
             answer = await self._dispatcher.answer(incoming)
         except CloseConnection as closing:
-            trace = trace_of(incoming)
-            _LOG.warning("a client of %s is cut off: %s", _whose(session), closing, extra=trace)
+            self._tell(incoming, "a client of %s is cut off: %s", _whose(session), closing)
             raise PeerRefused(_CLOSE, str(closing)) from closing
         except (AssertionError, PeerRefused):
             raise
         except Exception as error:
-            trace = trace_of(incoming)
-            _LOG.exception("a request forwarded by %s failed", _whose(session), extra=trace)
+            text = "a request forwarded by %s failed"
+            self._tell(incoming, text, _whose(session), failed=True)
             reason = "who leads failed at the request; its log says why"
             raise PeerRefused(_CLOSE, reason) from error
         if answer is not None and len(answer) > FORWARDED_BYTES_MAX:  # INV-FW9
             reason = f"the answer has {len(answer)} bytes, over {FORWARDED_BYTES_MAX}, for a client of {_whose(session)}: ask for less at once, or ask the primary region"
-            _LOG.warning("a client is cut off: %s", reason, extra=trace_of(incoming))
+            self._tell(incoming, "a client is cut off: %s", reason)
             raise PeerRefused(_CLOSE, reason)
         return Forwarded(silent=True) if answer is None else Reply(Forwarded(), parts_of(answer))
+
+    def _tell(self, incoming: Incoming, text: str, *args: object, failed: bool = False) -> None:
+        """Tell of a client that is cut off, or of few (INV-WCL1): one may have sent many requests that are answered so."""
+        now_ms = int(asyncio.get_running_loop().time() * 1_000)
+        self._lines.warn(now_ms, text, *args, extra=trace_of(incoming), failed=failed)
 
     def _numbering(self, message: Forward) -> Numbering:
         """Return how the sending node numbers its clients, in its present life."""

@@ -31,6 +31,7 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.security.identity import ANONYMOUS, Identity
+from region_broker.wire.closing_lines import LINES_MAX
 from region_broker.wire.codec.gathered import LARGE_PART_BYTES, GatheredAnswer, gathered
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.connection_state import ConnectionState
@@ -515,6 +516,23 @@ async def test_a_client_connection_that_ends_takes_its_peer_connection_along() -
         assert len(connections) == 1
         state.end()
         await until(lambda: not connections, what="the peer connection is closed")
+
+
+@pytest.mark.parametrize("version", [98, 99])
+async def test_INV_WCL1_a_flood_of_forwarded_requests_that_end_their_clients_is_few_lines(
+    version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client may send 64 Produce requests without acks at once that are all refused."""
+    async with fixture() as made:
+        frames = (request(number, version=version) for number in range(4 * LINES_MAX))
+        state = ConnectionState()
+        await asyncio.gather(
+            *(made.forwarder.forward(context(1, state), frame) for frame in frames),
+            return_exceptions=True,
+        )
+    told = [each for each in caplog.records if each.name == forwarding.__name__]
+    # Twice as many where they come in two seconds.
+    assert 0 < len(told) <= 2 * LINES_MAX + 1
 
 
 async def test_INV_PS10_what_waits_at_the_acting_node_holds_nothing_of_its_peer_port() -> None:
