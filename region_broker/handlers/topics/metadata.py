@@ -25,6 +25,7 @@ from region_broker.handlers.dispatch.authorizing import (
     may,
     may_by_cluster,
     operations_of,
+    rows_of_operations,
     sees,
 )
 from region_broker.handlers.dispatch.operations import NOT_ASKED
@@ -38,8 +39,6 @@ from region_broker.wire.codec.struct_writers import EncodedRow
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 _log: Final = logging.getLogger("tidemark.topics")
-OPERATIONS_ROWS: Final = 20
-"""For how many rows of work it counts to judge all that may be done with a topic, where nothing of that is remembered: 0.2 ms."""
 _ALWAYS_STRICT: Final = 0
 """Since this version nothing is created while something is owed (KIP-599), as in Kafka, where who creates them is the controller."""
 
@@ -97,7 +96,7 @@ async def _rows(
 ) -> list[Fields]:
     """Return the rows as fields: errors among them are counted."""
     yielding = CooperativeYield()
-    judged = OPERATIONS_ROWS if operations and ctx.services.authorizer.in_force else 0
+    judged = rows_of_operations(ctx) if operations else 0
     rows: list[Fields] = []
     for topic in found:
         if isinstance(topic, TopicImage):
