@@ -2,10 +2,10 @@
 
 INV-WQ1  answers leave in the order of their requests, whatever order they are finished in
 INV-WQ4  the bytes of a request that waits on others for long are handed back once it is decoded: what is kept of it
-        is counted and bounded where it is kept (`groups`)
+        is counted and bounded where it is kept (`groups`); those of a large one that is answered, then
 At most IN_FLIGHT_REQUESTS_MAX requests and about IN_FLIGHT_BYTES_MAX bytes of them are in flight: from being handed out
-until their answer was taken by the socket; then nothing more is read. At most one Fetch is in flight: its answer may be
-large, and a peer that pipelines fetches without reading would otherwise fill memory.
+until their answer was taken by the socket; then nothing more is read. At most one Fetch is in flight, and one request that lists
+things (`LISTING_KEYS`): its answer may be large, and a peer that pipelines them without reading would otherwise fill memory.
 Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
 """
 
@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import msgspec
 
 from region_broker.limits import (
+    FREE_HELD_BYTES,
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_REQUESTS_MAX,
     REQUEST_BYTES_MAX,
@@ -29,6 +30,8 @@ from region_broker.wire.framing import LENGTH, FrameReader
 from region_broker.wire.headers import peek_header
 
 FETCH_KEY: Final = 1
+LISTING_KEYS: Final = frozenset({3, 16, 29, 35, 48, 66, 75})
+"""Metadata, ListGroups, DescribeAcls, DescribeLogDirs, DescribeClientQuotas, ListTransactions, DescribeTopicPartitions."""
 
 _KEPT_BYTES: Final = 1_024
 
@@ -113,6 +116,7 @@ class Connection:
         "_fetches",
         "_frames",
         "_in_flight_bytes",
+        "_listings",
         "_next",
         "_slots",
         "_unsent",
@@ -133,6 +137,7 @@ class Connection:
         self._in_flight_bytes = 0
         self._answer_bytes = 0
         self._fetches = 0
+        self._listings = 0
 
     def allow_frames(self, max_bytes: int) -> None:
         """Take requests of that size from now on."""
@@ -149,10 +154,25 @@ class Connection:
         return self._next is None and self._frames.mid_frame
 
     @property
+    def lacks_bytes(self) -> bool:
+        """Return whether what is next to begin is not complete, and no cap keeps its rest in the socket."""
+        return self._frames.mid_frame and not self.stalled
+
+    @property
+    def waits_framed(self) -> bool:
+        """Return whether a whole request waits until another one is answered."""
+        return self._next is not None
+
+    @property
     def held_bytes(self) -> int:
         """Return what this connection holds: bytes read, requests in flight, answers not taken."""
-        held_bytes = self._frames.held_bytes + self._in_flight_bytes + self._answer_bytes
-        return held_bytes if self._next is None else held_bytes + len(self._next.frame)
+        return self.not_begun_bytes + self._in_flight_bytes + self._answer_bytes
+
+    @property
+    def not_begun_bytes(self) -> int:
+        """Return what of that is no request that was handed out: parts of frames, and whole ones that wait."""
+        framed_bytes = 0 if self._next is None else len(self._next.frame)
+        return self._frames.held_bytes + framed_bytes
 
     @property
     def owes(self) -> bool:
@@ -174,6 +194,11 @@ class Connection:
         """Take bytes from the socket."""
         self._frames.feed(chunk)
 
+    def drop_not_begun(self) -> None:
+        """Hold nothing of what is not begun: nothing more of this connection will be."""
+        self._frames = FrameReader()
+        self._next = None
+
     def next_request(self) -> Slot | None:
         """Return the next request to start, or None: more bytes are needed, or a cap is reached.
 
@@ -194,6 +219,11 @@ class Connection:
                 self._next = incoming
                 return None
             self._fetches += 1
+        elif incoming.api_key in LISTING_KEYS:
+            if self._listings:
+                self._next = incoming
+                return None
+            self._listings += 1
         self._next = None
         slot = Slot(incoming)
         self._slots.append(slot)
@@ -218,6 +248,8 @@ class Connection:
         """Note the answer of a request (None: none is due)."""
         assert not slot.done, "a request is answered once"
         slot.done = True
+        if len(slot.incoming.frame) > FREE_HELD_BYTES:
+            slot.incoming.hand_back()
         if answer is not None:
             slot.answer = answer
             slot.answer_bytes = len(answer)
@@ -242,6 +274,7 @@ class Connection:
             self._in_flight_bytes -= len(slot.incoming.frame)
             self._answer_bytes -= slot.answer_bytes
             self._fetches -= slot.incoming.api_key == FETCH_KEY
+            self._listings -= slot.incoming.api_key in LISTING_KEYS
         self._unsent.clear()
         assert self.in_flight >= len(self._slots), (self.in_flight, len(self._slots))
 

@@ -11,8 +11,7 @@ INV-WS4  only a waiting Fetch is given up when its peer has gone: every other ha
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
 INV-WS9  a connection that is throttled is left unread for that time and begins nothing, as Kafka does since KIP-219; its answers are
          sent at once, and nobody else waits
-INV-WS10 of connections that are closed for what came on them, or for their slowness, LINES_MAX are told in a second, the others as a number:
-         a flood fills no disk
+INV-WS10 of connections that are closed for what came on them, for their certificate, or for their slowness, few are told (`wire.closing_lines`)
 INV-WS8  while requests are held none begins, whoever comes meanwhile, and no connection is ended for what that takes; what is sent
          waits unread in the order of its connection, and is begun, by whoever serves then, when they are held no more
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
@@ -31,6 +30,7 @@ from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
 from region_broker.security.sasl.login import FRAME_BYTES_MAX, LOGIN_TIMEOUT_MS
+from region_broker.wire.closing_lines import ClosingLines
 from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.connection import (
     FETCH_KEY,
@@ -49,7 +49,7 @@ from region_broker.wire.request_trace import Trace, trace_of
 
 logger: Final = logging.getLogger(__name__)
 _SWEEP_INTERVAL_MS: Final = 1_000
-LINES_MAX: Final = 20
+_NOBODY: Final = "refused %s: its certificate names nobody: %s"
 _FAILED: Final = "API %d version %d from %s failed; its connection is closed"
 assert limits.SOCKET_READ_BYTES <= READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
 
@@ -88,6 +88,7 @@ class _Link:
     frame_since_ms: int = -1
     writing_since_ms: int = -1
     held_back: bool = False  # left unread for want of memory
+    turn: Slot | None = None  # what it had its last turn in a full budget for
     closing: bool = False
     muted_until_ms: int = 0
     mute: asyncio.TimerHandle | None = None  # while it is throttled (INV-WS9)
@@ -104,6 +105,10 @@ class _Link:
         while self.owed or self.flush_due:
             self.settled.clear()
             await self.settled.wait()
+
+    def count_in(self, memory: MemoryBudget) -> None:
+        """Count what this connection holds now."""
+        memory.hold(self.share, self.core.held_bytes, self.core.not_begun_bytes)
 
     def stop_reading(self) -> None:
         """Start no more requests; a Fetch that waits is given up (INV-WS4)."""
@@ -155,7 +160,7 @@ class KafkaServer:
         self._metrics = metrics
         self._admission = Admission(caps or ConnectionCaps())
         self._refusal_said_ms = -_SWEEP_INTERVAL_MS
-        self._lines = _Lines()
+        self._lines = ClosingLines(logger)
         self._memory = memory or MemoryBudget()
         self.on_certificate: Callable[[Identity, str], None] = lambda _who, _refused: None
         """Told whom a client certificate proved, or why it proved nobody; set where there is an audit trail."""
@@ -311,7 +316,7 @@ class KafkaServer:
         except NoIdentity as error:
             self._admission.left(address)
             self._metrics.connections_refused.labels("no_principal").inc()
-            logger.warning("refused %s: its certificate names nobody: %s", stream.peer, error)
+            self._lines.warn(self._clock.monotonic_ms(), _NOBODY, stream.peer, error)
             nobody = Identity(ANONYMOUS_PRINCIPAL, address, BY_TLS)
             self.on_certificate(nobody, "its certificate names nobody")
             stream.abort()
@@ -392,10 +397,16 @@ class KafkaServer:
             logger.debug("connection %s broke: %s", link.core.peer.address, error)
         finally:
             link.stop_reading()
+            # What has begun may take minutes yet (INV-WS4): nobody waits for the rest so long.
+            link.core.drop_not_begun()
+            self._memory.end_turn(link.share)
+            link.count_in(self._memory)
 
     def _start_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
         while self._may_begin(link) and (slot := link.core.next_request()) is not None:
             link.frame_since_ms = -1
+            if self._memory.spend_turn(link.share):
+                link.turn = slot
             if self._charge is not None:
                 self._charge(slot.incoming)
                 if slot.incoming.throttle_ms:
@@ -407,6 +418,8 @@ class KafkaServer:
             if slot.incoming.api_key == FETCH_KEY:
                 link.fetches.add(task)
                 task.add_done_callback(link.fetches.discard)
+        if link.share.counted_bytes:
+            link.count_in(self._memory)  # what is begun is another part of it (INV-MB4)
 
     def _may_begin(self, link: _Link) -> bool:
         return not (link.closing or self._is_held or link.mute is not None)
@@ -494,7 +507,7 @@ class KafkaServer:
     async def _wait_for_memory(self, link: _Link) -> None:
         core = link.core
         while not self._memory.may_read(
-            link.share, self._clock.monotonic_ms(), unfinished=core.mid_frame and not core.in_flight
+            link.share, self._clock.monotonic_ms(), unfinished=core.lacks_bytes
         ):
             link.held_back = True
             await self._memory.changed()
@@ -507,7 +520,7 @@ class KafkaServer:
         core = link.core
         link.last_activity_ms = self._clock.monotonic_ms()
         core.receive(chunk)
-        self._memory.hold(link.share, core.held_bytes)
+        link.count_in(self._memory)
         self._start_requests(link, group)
         link.stream.expect(core.missing_bytes)
         if not self._may_begin(link) or core.stalled or self._memory.full:
@@ -545,7 +558,7 @@ class KafkaServer:
 
     def _finish(self, link: _Link, slot: Slot, answer: AnswerBytes | None) -> None:
         link.core.finish(slot, answer)
-        self._memory.hold(link.share, link.core.held_bytes)
+        link.count_in(self._memory)
         if slot.incoming.throttle_ms:
             self._mute(link, slot.incoming.throttle_ms)
         if self._is_held:
@@ -585,8 +598,12 @@ class KafkaServer:
 
     def _note_held(self, link: _Link) -> None:
         """Count what a connection holds now, which has become less, and let it be read again."""
+        if link.turn is not None and len(link.turn.incoming.frame) <= limits.FREE_HELD_BYTES:
+            if link.share.turn_is_spent:
+                self._memory.end_turn(link.share)  # it is answered, or was handed back
+            link.turn = None
         if link in self._links:
-            self._memory.hold(link.share, link.core.held_bytes)
+            link.count_in(self._memory)
         link.wake.set()
 
     def _refuse(self, link: _Link, reason: str, error: Exception, trace: Trace) -> None:
@@ -615,24 +632,6 @@ class KafkaServer:
             link = None  # which would stay until the next one comes (INV-PN7)
 
 
-class _Lines:
-    """How many lines of closed connections may be told yet (INV-WS10)."""
-
-    def __init__(self) -> None:
-        self._since_ms = -_SWEEP_INTERVAL_MS
-        self._count = 0
-
-    def may(self, now_ms: int) -> bool:
-        """Return whether one more may be told; tell of those that were not."""
-        if now_ms >= self._since_ms + _SWEEP_INTERVAL_MS:
-            untold = self._count - LINES_MAX
-            self._since_ms, self._count = now_ms, 0
-            if untold > 0:
-                logger.warning("%d more connections were closed in that second", untold)
-        self._count += 1
-        return self._count <= LINES_MAX
-
-
 async def _raising(error: Exception) -> None:
     raise error
 
@@ -647,16 +646,8 @@ def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
     write_ms = limits.PRESSED_TIMEOUT_MS if pressed else limits.WRITE_TIMEOUT_MS
     if 0 <= link.writing_since_ms < now_ms - write_ms:
         return f"it took no answer for {write_ms} ms"
-    unfinished = link.core.mid_frame and not link.core.in_flight
-    if unfinished and 0 <= link.share.turn_since_ms < now_ms - limits.PRESSED_TIMEOUT_MS:
-        return (
-            f"its request was not complete after {limits.PRESSED_TIMEOUT_MS} ms while others waited for "
-            "memory (request_memory_bytes)"
-        )
-    # What a peer sent while it was held back waits in the stream; who sent nothing is slow by itself.
-    silent = unfinished and link.share.counted_bytes and not link.stream.unread_bytes
-    if pressed and silent and link.last_activity_ms < now_ms - limits.PRESSED_TIMEOUT_MS:
-        return f"it sent no more of a request for {limits.PRESSED_TIMEOUT_MS} ms while memory was scarce"
+    if pressed and (reason := _in_the_way(link, now_ms - limits.PRESSED_TIMEOUT_MS)) is not None:
+        return f"{reason} {limits.PRESSED_TIMEOUT_MS} ms while memory was scarce (request_memory_bytes)"
     state = link.core.peer.state
     if state.must_log_in and state.must_log_in_since_ms < now_ms - LOGIN_TIMEOUT_MS:
         return f"it did not log in within {LOGIN_TIMEOUT_MS} ms"
@@ -666,3 +657,19 @@ def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
         return f"a request was not complete after {limits.FRAME_TIMEOUT_MS} ms"
     idle = link.core.in_flight == 0 and link.last_activity_ms < now_ms - limits.IDLE_TIMEOUT_MS
     return f"it was idle for {limits.IDLE_TIMEOUT_MS} ms" if idle else None
+
+
+def _in_the_way(link: _Link, before_ms: int) -> str | None:
+    """Return what a connection did too long, if others wait for memory."""
+    core, share = link.core, link.share
+    unfinished = core.lacks_bytes
+    if unfinished and 0 <= share.turn_since_ms < before_ms:
+        return "its request, for which others waited, was not complete after"
+    if link.last_activity_ms >= before_ms:
+        return None
+    # What a peer sent while it was held back waits in the stream; who sent nothing is slow by itself.
+    if unfinished and share.counted_bytes and not link.stream.unread_bytes:
+        return "it sent no more of a request for"
+    # 1. A Fetch waits for five minutes. 2. Behind it comes another one, of 100 MiB. No client does that.
+    behind = core.waits_framed and share.not_begun_bytes > limits.FREE_HELD_BYTES
+    return "a large request waited behind another one of its kind for" if behind else None

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -150,8 +150,8 @@ async def test_T24_a_lost_promise_of_a_region_that_is_up_is_asked_for_again_or_n
         lost: list[object] = []
         read = ap.node.peers._handlers._requests[AskPromise.__name__]
 
-        def losing(frame: Frame) -> Handling[PeerSession]:
-            handling = read(frame)
+        def losing(frame: Frame, hand_back: Callable[[], None]) -> Handling[PeerSession]:
+            handling = read(frame, hand_back)
 
             async def promised(session: PeerSession) -> PeerMessage | Reply:
                 promise = await handling(session)

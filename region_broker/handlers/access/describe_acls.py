@@ -16,7 +16,7 @@ from region_broker.handlers.access.acl_filters import (
     pattern,
     told,
 )
-from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.wire.cooperative_yield import CooperativeYield
 
@@ -52,4 +52,6 @@ def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
     return _refused(error_code, None)
 
 
-API: Final = Api(29, "DescribeAcls", range(1, 4), handle_describe_acls, on_error=_on_error)
+API: Final = Api(
+    29, "DescribeAcls", range(1, 4), handle_describe_acls, lists=always, on_error=_on_error
+)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.access import Quota
 from region_broker.security.quotas.entities import CLIENT_ID, IP, USER
@@ -79,4 +79,4 @@ def _problem(components: Sequence[Any]) -> tuple[ErrorCode, str]:
     return ErrorCode.none, ""
 
 
-API: Final = Api(48, "DescribeClientQuotas", range(2), handle_describe_client_quotas)
+API: Final = Api(48, "DescribeClientQuotas", range(2), handle_describe_client_quotas, lists=always)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.partitions.partition import Partition
@@ -65,4 +65,6 @@ def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
     return {"error_code": error_code, "results": []}
 
 
-API: Final = Api(35, "DescribeLogDirs", range(1, 5), handle_describe_log_dirs, on_error=_on_error)
+API: Final = Api(
+    35, "DescribeLogDirs", range(1, 5), handle_describe_log_dirs, lists=always, on_error=_on_error
+)

@@ -11,6 +11,8 @@ INV-HD8  a node that gave up a leadership for which its metadata still name it (
          other one would ask it again and again, and never hear of the next leader
 INV-HD9  where there are quotas each request is charged when it is answered, or ends its connection, and a Produce when it comes; the answer
          says for how long its connection is left unread. Without quotas nothing is measured
+INV-HD10 of answers that list all that there is, or what a large request names, LISTINGS_AT_ONCE_MAX are made at once, while there is room in the
+         memory budget: from before the request is decoded until its answer is written. On each connection it is one (`wire.connection`)
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -20,9 +22,8 @@ Not here: sockets and order of answers (`wire.server`), the APIs (their own file
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -42,13 +43,27 @@ from region_broker.handlers.dispatch.not_led_here import (
     Rule,
     rule_of,
 )
-from region_broker.handlers.dispatch.registry import Api, ApiTable, Begin, Fields, Finish, Written
+from region_broker.handlers.dispatch.registry import (
+    Api,
+    ApiTable,
+    Begin,
+    Fields,
+    Finish,
+    Written,
+    always,
+)
 from region_broker.handlers.dispatch.services import (
     ForwardingFailed,
     RequestContext,
     Services,
 )
 from region_broker.handlers.dispatch.throttling import metered, settled
+from region_broker.limits import (
+    FRAME_TIMEOUT_MS,
+    FREE_HELD_BYTES,
+    LISTINGS_AT_ONCE_MAX,
+    SMALL_LISTING_BYTES,
+)
 from region_broker.ports.network import Buffer
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
@@ -72,7 +87,6 @@ from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
 from region_broker.wire.server import Finish as FinishSlot
 
-logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
 _METADATA_KEY: Final = 3
 _RECORDS: Final = frozenset({_PRODUCE_KEY, 1})
@@ -83,9 +97,9 @@ NO_FRAME: Final = memoryview(b"")
 ASK_AGAIN_S: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Begun:
-    """A decoded request; `held`: the order of its connection, which it keeps until it is answered."""
+    """A decoded request, None once it was handed back; `held`: the order of its connection, which it keeps until it is answered."""
 
     forwards: bool
     request: Any
@@ -108,6 +122,7 @@ class Dispatcher:
         self._services = services
         self._table = table
         self._error_log = ErrorLog(services.clock)
+        self._listings = asyncio.Semaphore(LISTINGS_AT_ONCE_MAX)
         self._clock: Callable[[], float] | None = None
         self._without_task = {key: api for key, api in table.by_key.items() if api.begin}
 
@@ -179,6 +194,8 @@ class Dispatcher:
             return False
         if incoming.peer.state.starts is not None:
             return False
+        if api.waits and len(incoming.frame) > FREE_HELD_BYTES:
+            return False  # `answer` hands its bytes back (INV-WQ4)
         assert api.begin is not None
         done = self._finishing(api, incoming, finish)
         try:
@@ -245,6 +262,24 @@ class Dispatcher:
     async def _serve(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
         if incoming.version not in api.versions:
             return await self._unsupported(api, incoming)
+        forwards = api.forward and not self._services.region.acting
+        if api.lists is None or forwards or _is_judged_later(api, incoming):
+            return await self._served(api, incoming)
+        async with self._listing(api):
+            return await self._served(api, incoming)
+
+    @asynccontextmanager
+    async def _listing(self, api: Api) -> AsyncIterator[None]:
+        """Let a request be answered that lists very much, once few others are (INV-HD10)."""
+        services = self._services
+        async with self._listings:
+            if not await services.memory.wait_room(services.clock, FRAME_TIMEOUT_MS):
+                raise CloseConnection(
+                    f"there was no memory to answer {api.name} for {FRAME_TIMEOUT_MS} ms (request_memory_bytes)"
+                )
+            yield
+
+    async def _served(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
         header = _header(incoming)
         ctx = self._context(incoming, header.client_id)
         try:
@@ -276,6 +311,15 @@ class Dispatcher:
                 return await self._forward(api, ctx, incoming, begun, body_start)
         if api.waits:
             incoming.hand_back()
+        if _is_judged_later(api, incoming) and api.lists is not None and api.lists(begun.request):
+            async with self._listing(api):
+                return await self._answered(api, ctx, incoming, begun)
+        return await self._answered(api, ctx, incoming, begun)
+
+    async def _answered(
+        self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun"
+    ) -> AnswerBytes | None:
+        """Execute a request here, and write its answer."""
         with _in_order(api, ctx, forwards=False):
             fields = await self._handled(api, ctx, begun.request)
         if fields is None:
@@ -314,7 +358,7 @@ class Dispatcher:
                 fields = api.on_error(ctx, request, code)
             if fields is None:
                 raise
-            logger.exception("%s from %s met an error of the disk", api.name, ctx.peer)
+            self._error_log.disk(api.name, ctx.peer)
             return fields
 
     async def _begun(self, api: Api, ctx: RequestContext, body: memoryview) -> "_Begun":
@@ -433,17 +477,21 @@ class Dispatcher:
     ) -> AnswerBytes | None:
         lost: Fields | None = None
         if api.waits:
-            lost = await _error_fields(
-                api, ctx, incoming.frame[body_start:], ErrorCode.coordinator_not_available
-            )
-        try:
-            answer_to_come = self._services.forward.forward(ctx, incoming.frame)
+            lost = _fields_of_error(api, ctx, begun.request, ErrorCode.coordinator_not_available)
+        frame_bytes = len(incoming.frame)
+
+        def on_sent() -> None:
+            # Not before: it waits for the connection to who executes it, and for that one to take it (INV-WQ4).
             if api.waits:
                 incoming.hand_back()
-            return await answer_to_come
+            if len(incoming.frame) < frame_bytes:
+                begun.request = None
+
+        try:
+            return await self._services.forward.forward(ctx, incoming.frame, on_sent)
         except ForwardingFailed as error:
-            if not error.may_have_happened:
-                _may_wait(begun)
+            if not error.may_have_happened and begun.request is not None:
+                _may_wait(begun)  # what was handed back cannot be sent again
             self._error_log.failed(api.name, f"not forwarded: {error}", lambda: trace_of(incoming))
             if api.key == _PRODUCE_KEY:
                 ctx.connection_state.produce_broken = True
@@ -477,6 +525,11 @@ class Dispatcher:
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
+
+
+def _is_judged_later(api: Api, incoming: Incoming) -> bool:
+    """Return whether a request names few things, or all: which, is known once it is decoded."""
+    return api.lists not in (None, always) and len(incoming.frame) <= SMALL_LISTING_BYTES
 
 
 def _charge_unanswered(incoming: Incoming) -> None:
@@ -559,6 +612,15 @@ async def _error_fields(
     """Return an answer that carries `error` for everything asked, or None when there is no such."""
     if api.on_error is not None:
         request: Any = await run_yielding(request_pieces(api.key, ctx.version, body))
+        return _fields_of_error(api, ctx, request, error)
+    return top_level_error(api.key, ctx.version, error)
+
+
+def _fields_of_error(
+    api: Api, ctx: RequestContext, request: Any, error: ErrorCode
+) -> Fields | None:
+    """Return the same for a request that is decoded."""
+    if api.on_error is not None:
         return api.on_error(ctx, request, error)
     return top_level_error(api.key, ctx.version, error)
 

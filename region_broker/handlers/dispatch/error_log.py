@@ -19,6 +19,7 @@ from region_broker.wire.request_trace import Trace
 
 _LOG: Final = logging.getLogger(__name__)
 QUIET_MS: Final = 10_000
+_DISK: Final = "an error of the disk"
 _NODE_FAULTS: Final = frozenset(
     error.name
     for error in (
@@ -76,6 +77,13 @@ class ErrorLog:
         if left_out is not None:
             extra = {**trace(), "left_out": left_out}
             _LOG.warning("%s was not executed: %s", api, reason, extra=extra)
+
+    def disk(self, api: str, client: str) -> None:
+        """Tell of an error of the disk, which is being handled: each request may meet it while the disk is full."""
+        left_out = self._left_out(api, _DISK)
+        if left_out is not None:
+            extra = {"left_out": left_out}
+            _LOG.exception("%s from %s met an error of the disk", api, client, extra=extra)
 
     def _left_out(self, api: str, name: str) -> int | None:
         """Return how many lines like this were left out since the last; None: leave this one out, too."""

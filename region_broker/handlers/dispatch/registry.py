@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.codec.schemas import has_schema
+from region_broker.wire.connection import LISTING_KEYS
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -50,6 +51,8 @@ class Api:
 
     `at_followers(ctx.services, request)`: whether a node that does not lead serves the request itself now, other than `not_led_here` says.
 
+    `lists(request)`: whether an answer lists all that there is: few of those are made at once (INV-HD10). None: of no request.
+
     `waits`: an answer may wait on other clients for long; the frame is handed back once it is decoded (INV-WQ4).
     """
 
@@ -60,10 +63,16 @@ class Api:
     forward: bool = False
     is_own: Callable[[Any], bool] | None = None
     waits: bool = False
+    lists: Callable[[Any], bool] | None = None
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
     begin: Begin | None = None
     not_here: Callable[[RequestContext, Any, int], Fields | Written] | None = None
     at_followers: Callable[[Services, Any], bool] | None = None
+
+
+def always(_request: Any) -> bool:
+    """Say so of each request."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,7 @@ class ApiTable:
         by_key = {api.key: api for api in sorted(apis, key=lambda api: api.key)}
         assert len(by_key) == len(apis), "an API key is registered twice"
         for api in apis:
+            assert (api.lists is None) == (api.key not in LISTING_KEYS), api.name
             unknown = [version for version in api.versions if not has_schema(api.key, version)]
             assert not unknown, (api.name, unknown)
         return cls(by_key)

@@ -253,10 +253,16 @@ class TransactionService(Protocol):
 class Forwarder(Protocol):
     """Carries a request to the primary region and brings the answer back."""
 
-    async def forward(self, ctx: "RequestContext", frame: memoryview) -> bytes | None:
+    async def forward(
+        self,
+        ctx: "RequestContext",
+        frame: memoryview,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> bytes | None:
         """Return the raw answer (header included) to the raw request `frame` (header included).
 
-        None when the client expects no answer (Produce with acks=0).
+        None when the client expects no answer (Produce with acks=0). `on_sent` is called once the request has left, and nothing of it
+        is held any more.
 
         Requests of one connection keep their order. Raises `ForwardingFailed` when there is no
         answer: the write may or may not have happened.

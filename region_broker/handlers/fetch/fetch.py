@@ -82,7 +82,9 @@ async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
     if isinstance(fetching, Written):
         return fetching
     memory, reading = ctx.services.memory, fetching.reading
-    if memory.full and not await memory.wait_room(ctx.services.clock, reading.wait_ms_max):
+    if not memory.left_bytes and not await memory.wait_room(
+        ctx.services.clock, reading.wait_ms_max
+    ):
         return await fetching.written_in_turns()
     ended = asyncio.Event()
     try:
@@ -95,7 +97,7 @@ async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
 
 def begin_fetch(ctx: RequestContext, request: FetchRequest, finish: Finish) -> bool:
     """Answer at once, or when `bytes_min` are there, at the latest after `wait_ms_max`; False if that needs a task."""
-    if ctx.services.memory.full or _wanted_count(ctx, request) > YIELD_ROWS:
+    if not ctx.services.memory.left_bytes or _wanted_count(ctx, request) > YIELD_ROWS:
         return False
     fetching = drained(_entered(ctx, request))
     if isinstance(fetching, Written):
@@ -387,6 +389,7 @@ API: Final = Api(
     "Fetch",
     VERSIONS,
     handle_fetch,
+    waits=True,
     begin=begin_fetch,
     not_here=_not_here,
     at_followers=_serves_copies,

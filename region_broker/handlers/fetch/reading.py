@@ -178,7 +178,7 @@ class Reading:
         left_bytes = self._left_bytes()
         self._batches_left = READ_BATCHES_MAX
         self._judges = self._services.authorizer.in_force  # it may be since it waits
-        first = self._gives_records and not self._services.memory.full
+        first = self._gives_records and self._services.memory.left_bytes > 0
         found: list[Read] = []
         lacking: list[ColdRange] = []
         for seen, item in enumerate(self._wanted(), 1):

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from region_broker.groups.messages import GroupListing
 from region_broker.handlers.dispatch.authorizing import sees, sees_cluster
-from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF
 from region_broker.security.access import Operation, ResourceType
@@ -47,5 +47,6 @@ API: Final = Api(
     versions=range(6),
     handle=handle_list_groups,
     forward=True,
+    lists=always,
     on_error=_on_error,
 )

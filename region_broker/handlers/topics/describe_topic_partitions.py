@@ -13,9 +13,15 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.topic_names import name_problem
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, operations_of, sees
+from region_broker.handlers.dispatch.authorizing import (
+    TOPIC_DENIED,
+    may,
+    operations_of,
+    rows_of_operations,
+    sees,
+)
 from region_broker.handlers.dispatch.partitions import leader_row
-from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import DESCRIBED_PARTITIONS_MAX
 from region_broker.security.access import Operation, ResourceType
@@ -44,8 +50,9 @@ async def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: in
     topics: list[Fields] = []
     left = limit
     yielding = CooperativeYield()
+    judged = rows_of_operations(ctx)
     for name in names:
-        await yielding.row()
+        await yielding.row(1 + judged)
         if left == 0:
             return _answer(topics, (name, first))
         if not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name):
@@ -115,4 +122,6 @@ def _refused(name: str, error: ErrorCode) -> Fields:
     }  # fmt: skip
 
 
-API: Final = Api(75, "DescribeTopicPartitions", range(1), handle_describe_topic_partitions)
+API: Final = Api(
+    75, "DescribeTopicPartitions", range(1), handle_describe_topic_partitions, lists=always
+)

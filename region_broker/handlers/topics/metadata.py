@@ -25,6 +25,7 @@ from region_broker.handlers.dispatch.authorizing import (
     may,
     may_by_cluster,
     operations_of,
+    rows_of_operations,
     sees,
 )
 from region_broker.handlers.dispatch.operations import NOT_ASKED
@@ -95,13 +96,14 @@ async def _rows(
 ) -> list[Fields]:
     """Return the rows as fields: errors among them are counted."""
     yielding = CooperativeYield()
+    judged = rows_of_operations(ctx) if operations else 0
     rows: list[Fields] = []
     for topic in found:
         if isinstance(topic, TopicImage):
-            await yielding.row(topic.partition_count)
+            await yielding.row(topic.partition_count + judged)
             rows.append(_row(ctx, topic, operations=operations))
         else:
-            await yielding.row()
+            await yielding.row(1 + judged)
             rows.append(_with_operations(ctx, topic) if operations else topic)
     return rows
 
@@ -228,4 +230,8 @@ def _with_operations(ctx: RequestContext, row: Fields) -> Fields:
     return {**row, "topic_authorized_operations": operations}
 
 
-API: Final = Api(3, "Metadata", range(14), handle_metadata)
+def _lists_all(request: Any) -> bool:
+    return not request.topics  # v0: an empty list asks for all, too
+
+
+API: Final = Api(3, "Metadata", range(14), handle_metadata, lists=_lists_all)

@@ -14,7 +14,7 @@ from idempotency.ledger_records import TransactionRecord
 from region_broker.groups.modern.patterns.regex_syntax import RegexRefused
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.handlers.dispatch.authorizing import sees
-from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import STATE_NAMES, error_number
 from region_broker.security.access import Operation, ResourceType
@@ -93,5 +93,6 @@ API: Final = Api(
     versions=range(3),
     handle=handle_list_transactions,
     forward=True,
+    lists=always,
     on_error=_on_error,
 )

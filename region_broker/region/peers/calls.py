@@ -87,6 +87,15 @@ class PeerCalls:
         correlation_id = self._correlation_id
         return _Lazily(lambda: self._finish(correlation_id, answered, answer_type))
 
+    async def drained(self) -> None:
+        """Return once the stream holds little of what was sent; raises `PeerUnreachable` where the connection broke."""
+        try:
+            await self._stream.drain()
+        except OSError as error:
+            reason = f"the connection to {self._stream.peer} broke: {error}"
+            self._end(reason)
+            raise PeerUnreachable(reason, sent=True) from error
+
     async def _finish(
         self, correlation_id: int, answered: asyncio.Future[Frame], answer_type: type[AnyMessage]
     ) -> tuple[AnyMessage, memoryview]:
@@ -133,7 +142,10 @@ class PeerCalls:
         if self._ended is not None:
             return
         self._ended = reason
-        self._stream.close()
+        if self._stream.has_room:
+            self._stream.close()
+        else:
+            self._stream.abort()  # the peer takes nothing, and who waits until it does waits no more (INV-FW6)
         for answered in self._waiting.values():
             if not answered.done():
                 answered.set_exception(PeerUnreachable(reason, sent=True))

@@ -59,6 +59,7 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import NodeDoor, NodeSession, PeerSession, Reply, Session
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
+from region_broker.wire.closing_lines import ClosingLines
 from region_broker.wire.codec.gathered import AnswerBytes, parts_of
 from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.connection_state import ConnectionState, Hop
@@ -248,10 +249,15 @@ class PeerForwarder:
         finally:
             self._tasks = None
 
-    async def forward(self, ctx: RequestContext, frame: memoryview) -> bytes | None:
+    async def forward(
+        self,
+        ctx: RequestContext,
+        frame: memoryview,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> bytes | None:
         """Return the answer to `frame` of who must execute it, None where none is due.
 
-        Raises `ForwardingFailed`, or `CloseConnection` where that side has no other answer.
+        `on_sent` is called once nothing of it is held here. Raises `ForwardingFailed`, or `CloseConnection` where that side has no other answer.
         """
         channel = self._channel_of(ctx.connection_state)
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
@@ -262,7 +268,11 @@ class PeerForwarder:
                 # request opens another one, and meanwhile the first batch is found to have failed.
                 _refuse_behind_failure(ctx, channel)
                 answer = client.begin(self._message(channel, ctx), Forwarded, (frame,))
-                del frame  # whoever called may have given it back, and the answer may take minutes
+                del frame  # whoever called may give it back, and the answer may take minutes
+                # 1. The primary takes nothing more. 2. A client's large requests would gather in the stream, counted for nobody.
+                async with asyncio.timeout(FORWARD_TIMEOUT_S):
+                    await client.drained()
+            on_sent()
             channel.under_way += 1
             try:
                 async with asyncio.timeout(timeout_s):
@@ -452,6 +462,7 @@ class ForwardTarget:
         self._dispatcher = dispatcher
         self._region = region
         self._leads_under = leads_under
+        self._lines = ClosingLines(_LOG)
         self._numberings: dict[int, Numbering] = {}
         self._clients: WeakKeyDictionary[Session, Peer] = WeakKeyDictionary()
         self.on_change_of_logs: Callable[[], None] = _nobody_hears
@@ -459,14 +470,18 @@ class ForwardTarget:
 
     def register(self, server: PeerServer) -> None:
         """Answer `Forward` on `server`."""
-        server.register(Forward, self._forward)
+        server.region_handlers.register_handing_back(Forward, self._forward)
 
     def register_for_nodes(self, door: NodeDoor) -> None:
         """Answer `Forward` of nodes of this region, on connections made for that."""
-        door.handlers_for(FORWARD).register(Forward, self._forward)
+        door.handlers_for(FORWARD).register_handing_back(Forward, self._forward)
 
     async def _forward(
-        self, session: PeerSession | NodeSession, message: Forward, frame: memoryview
+        self,
+        session: PeerSession | NodeSession,
+        message: Forward,
+        frame: memoryview,
+        hand_back: Callable[[], None] = lambda: None,
     ) -> Forwarded | Reply:
         peer = self._clients.get(session)
         if peer is None:
@@ -483,9 +498,10 @@ class ForwardTarget:
             peer.connection_id,
         )  # INV-FW10
         try:
-            incoming = Incoming(peer, frame, *peek_header(frame))
+            incoming = Incoming(peer, frame, *peek_header(frame), lambda _given_bytes: hand_back())
         except HeaderError as error:
             raise PeerRefused(_CLOSE, str(error)) from error
+        del frame  # the dispatcher may hand it back (INV-PS10)
         # And no await before the dispatcher starts (INV-FW3).
         refusal = self._refusal_to(session, message, incoming.api_key)
         _admit(peer, refusal, is_produce=incoming.api_key == _PRODUCE_KEY)
@@ -494,21 +510,25 @@ class ForwardTarget:
         try:
             answer = await self._dispatcher.answer(incoming)
         except CloseConnection as closing:
-            trace = trace_of(incoming)
-            _LOG.warning("a client of %s is cut off: %s", _whose(session), closing, extra=trace)
+            self._tell(incoming, "a client of %s is cut off: %s", _whose(session), closing)
             raise PeerRefused(_CLOSE, str(closing)) from closing
         except (AssertionError, PeerRefused):
             raise
         except Exception as error:
-            trace = trace_of(incoming)
-            _LOG.exception("a request forwarded by %s failed", _whose(session), extra=trace)
+            text = "a request forwarded by %s failed"
+            self._tell(incoming, text, _whose(session), failed=True)
             reason = "who leads failed at the request; its log says why"
             raise PeerRefused(_CLOSE, reason) from error
         if answer is not None and len(answer) > FORWARDED_BYTES_MAX:  # INV-FW9
             reason = f"the answer has {len(answer)} bytes, over {FORWARDED_BYTES_MAX}, for a client of {_whose(session)}: ask for less at once, or ask the primary region"
-            _LOG.warning("a client is cut off: %s", reason, extra=trace_of(incoming))
+            self._tell(incoming, "a client is cut off: %s", reason)
             raise PeerRefused(_CLOSE, reason)
         return Forwarded(silent=True) if answer is None else Reply(Forwarded(), parts_of(answer))
+
+    def _tell(self, incoming: Incoming, text: str, *args: object, failed: bool = False) -> None:
+        """Tell of a client that is cut off, or of few (INV-WCL1): one may have sent many requests that are answered so."""
+        now_ms = int(asyncio.get_running_loop().time() * 1_000)
+        self._lines.warn(now_ms, text, *args, extra=trace_of(incoming), failed=failed)
 
     def _numbering(self, message: Forward) -> Numbering:
         """Return how the sending node numbers its clients, in its present life."""

@@ -231,7 +231,9 @@ class FrameReader(ChunkQueue):
         if self._awaits_preface and not self._take_preface():
             return
         while (frame := self._take_frame()) is not None:
-            yield frame
+            taken = [frame]
+            del frame
+            yield taken.pop()  # held by nobody here
 
     def _take_preface(self) -> bool:
         start = self._peek(len(PREFACE))

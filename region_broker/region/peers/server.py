@@ -3,6 +3,7 @@
 INV-PS6  what all connections hold, requests, parts of them and answers that are not taken, is kept near a budget of
          its own as on the Kafka port (INV-MB1..3); half a frame, and an answer that nobody takes, end the connection
          after a while, and so does a peer that does not say Hello
+INV-PS10 a request that waits on others for long gives its bytes back (INV-WQ4): no mirror's client fills that budget with what waits
 INV-PS8  a connection that comes while the listener closes is ended, too: its peer would else keep the node from ending
 INV-PS9  a node's session ends when nothing came on it for `node_silence_ms`: its node probes, if it has nothing else to say.
          One that forwards requests, or leads, does not probe: it ends so only where no request of it is under way
@@ -114,6 +115,11 @@ class PeerServer:
         """Answer each `message_type` of another region with what `handler(session, message, attachment)` returns."""
         self._handlers.register(message_type, handler)
 
+    @property
+    def region_handlers(self) -> Handlers[PeerSession]:
+        """Return what sessions of other regions are served."""
+        return self._handlers
+
     async def start(self, host: str, port: int) -> Listener:
         """Bind and serve; raises OSError when the port is not free."""
         self._closing = False
@@ -187,11 +193,11 @@ class PeerServer:
         self._session_count += 1
         return answered
 
-    def read(self, frame: Frame) -> Handling[PeerSession]:
-        """Read a request for its handler; raises `PeerRefused` for a tag that nobody serves, `PeerProtocolError` for
-        bytes that are no such message.
-        """
-        return self._handlers.read(frame)
+    def read(
+        self, frame: Frame, hand_back: Callable[[], None] = lambda: None
+    ) -> Handling[PeerSession]:
+        """Read a request for its handler; see `Handlers.read`."""
+        return self._handlers.read(frame, hand_back)
 
     def node_handlers(self, session: NodeSession) -> Handlers[NodeSession]:
         """Return what the session of a node of this region is served (INV-PSS3)."""
@@ -261,6 +267,7 @@ class _Connection:
                 for frame in self._reader.feed(data):
                     if not await self._take(frame):
                         return
+                    del frame  # it may be handed back before the next one comes
                     self._frame_since_s = asyncio.get_running_loop().time()
                 self._note_held()
         except TimeoutError:
@@ -329,10 +336,16 @@ class _Connection:
             await asyncio.sleep(0)  # what they answer counts before more is begun
         while self._server.memory.full and self._busy_bytes:
             await self._server.memory.changed()
-        self._busy_bytes += len(frame.message) + len(frame.attachment)
+        carried = _Carried(frame, self._take_back)
+        self._busy_bytes += carried.held_bytes
         self._not_begun += 1
-        self._tasks.create_task(self._answer(session, frame))
+        self._tasks.create_task(self._answer(session, carried))
         return True
+
+    def _take_back(self, request_bytes: int) -> None:
+        """Count these bytes of a request no more."""
+        self._busy_bytes -= request_bytes
+        self._note_held()
 
     def _handshake(self, frame: Frame) -> bool:
         try:
@@ -365,15 +378,14 @@ class _Connection:
         self._stream.write(*encode_frame(FrameKind.REFUSAL, frame.correlation_id, refusal))
         return False
 
-    async def _answer(self, session: PeerSession | NodeSession, frame: Frame) -> None:
+    async def _answer(self, session: PeerSession | NodeSession, carried: "_Carried") -> None:
         self._not_begun -= 1
-        held_bytes = len(frame.message) + len(frame.attachment)
+        answer_bytes = 0
         try:
-            kind, reply = await self._handle(session, frame)
-            answer = encode_frame(kind, frame.correlation_id, reply.message, reply.attachment)
+            kind, reply = await self._handle(session, carried)
+            answer = encode_frame(kind, carried.correlation_id, reply.message, reply.attachment)
             answer_bytes = sum(map(len, answer))
             self._busy_bytes += answer_bytes
-            held_bytes += answer_bytes
             self._note_held()
             self._stream.write(*answer)
             await self._drain()
@@ -383,8 +395,8 @@ class _Connection:
             _log.warning("peer %s disconnected: %s", self._stream.peer, error)
             self._stream.close()
         finally:
-            self._busy_bytes -= held_bytes
-            self._note_held()
+            carried.hand_back()
+            self._take_back(answer_bytes)
             self._slots.release()
 
     async def _drain(self) -> bool:
@@ -412,15 +424,41 @@ class _Connection:
             raise
 
     async def _handle(
-        self, session: PeerSession | NodeSession, frame: Frame
+        self, session: PeerSession | NodeSession, carried: "_Carried"
     ) -> tuple[FrameKind, Reply]:
         try:
+            # No local of this one holds the frame, which may be handed back.
             if isinstance(session, NodeSession):
-                answer = await self._server.node_handlers(session).read(frame)(session)
+                handlers = self._server.node_handlers(session)
+                answer = await handlers.read(carried.frame, carried.hand_back)(session)
             else:
-                handling = self._server.read(frame)
+                handling = self._server.read(carried.frame, carried.hand_back)
                 self._admit(session)
-                answer = await handling(session)
+                answering = handling(session)
+                del handling
+                answer = await answering
         except PeerRefused as refusal:
             return FrameKind.REFUSAL, Reply(Refusal(code=refusal.code, reason=refusal.reason))
         return FrameKind.ANSWER, answer if isinstance(answer, Reply) else Reply(answer)
+
+
+class _Carried:
+    """A request's frame, counted until it is handed back."""
+
+    def __init__(self, frame: Frame, on_hand_back: Callable[[int], None]) -> None:
+        self.correlation_id = frame.correlation_id
+        self.held_bytes = len(frame.message) + len(frame.attachment)
+        self._frame: Frame | None = frame
+        self._on_hand_back = on_hand_back
+
+    @property
+    def frame(self) -> Frame:
+        """Return the frame; it was not handed back."""
+        assert self._frame is not None, "nobody reads what was handed back"
+        return self._frame
+
+    def hand_back(self) -> None:
+        """Hold and count the frame no more; calling it again does nothing."""
+        self._frame = None
+        given_bytes, self.held_bytes = self.held_bytes, 0
+        self._on_hand_back(given_bytes)

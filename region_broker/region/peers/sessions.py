@@ -114,6 +114,9 @@ AnySession = TypeVar("AnySession", bound=Session)
 Handler = Callable[[AnySession, AnyMessage, memoryview], Awaitable[PeerMessage | Reply]]
 Handling = Callable[[AnySession], Awaitable[PeerMessage | Reply]]
 """A request that was read; called with the session that sent it, it is executed."""
+HandsBack = Callable[
+    [AnySession, AnyMessage, memoryview, Callable[[], None]], Awaitable[PeerMessage | Reply]
+]
 NoticeHandler = Callable[[AnySession, AnyMessage, memoryview], None]
 
 
@@ -122,18 +125,27 @@ class Handlers(Generic[AnySession]):
 
     def __init__(self) -> None:
         """Serve nothing yet."""
-        self._requests: dict[str, Callable[[Frame], Handling[AnySession]]] = {}
+        self._requests: dict[str, Callable[[Frame, Callable[[], None]], Handling[AnySession]]] = {}
         self._notices: dict[str, Callable[[AnySession, Frame], None]] = {}
 
     def register(
         self, message_type: type[AnyMessage], handler: Handler[AnySession, AnyMessage]
     ) -> None:
         """Answer each `message_type` with what `handler(session, message, attachment)` returns."""
+        self.register_handing_back(
+            message_type,
+            lambda session, message, attachment, _: handler(session, message, attachment),
+        )
+
+    def register_handing_back(
+        self, message_type: type[AnyMessage], handler: HandsBack[AnySession, AnyMessage]
+    ) -> None:
+        """Do the same with a handler that says, by calling its last argument, that it holds nothing of the attachment any more."""
         tag = self._fresh_tag(message_type)
 
-        def read(frame: Frame) -> Handling[AnySession]:
-            message = decode_message(frame, message_type)
-            return lambda session: handler(session, message, frame.attachment)
+        def read(frame: Frame, hand_back: Callable[[], None]) -> Handling[AnySession]:
+            message, attachment = decode_message(frame, message_type), frame.attachment
+            return lambda session: handler(session, message, attachment, hand_back)
 
         self._requests[tag] = read
 
@@ -156,14 +168,18 @@ class Handlers(Generic[AnySession]):
         assert tag not in {*self._requests, *self._notices}, f"{tag} has a handler already"
         return tag
 
-    def read(self, frame: Frame) -> Handling[AnySession]:
+    def read(
+        self, frame: Frame, hand_back: Callable[[], None] = lambda: None
+    ) -> Handling[AnySession]:
         """Read a request for its handler; raises `PeerRefused` for a tag that nobody serves, `PeerProtocolError` for
         bytes that are no such message.
+
+        `hand_back`: called where the handler holds nothing of the frame any more, and waits on.
         """
         reader = self._requests.get(frame.tag)
         if reader is None:
             raise PeerRefused(UNKNOWN_MESSAGE, f"this node does not serve {frame.tag!r} messages")
-        return reader(frame)
+        return reader(frame, hand_back)
 
     def take(self, session: AnySession, frame: Frame) -> None:
         """Hand a notice to its handler; raises `PeerProtocolError` for one that nobody takes, or that is none."""

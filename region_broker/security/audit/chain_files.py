@@ -122,7 +122,7 @@ class ChainFiles:
         """Take the chain up, or begin one; where this raises it may be called again."""
         try:
             if names := chain_names(self._disk.list_dir(self._folder)):
-                self._notes += self._go_on(names)
+                self._go_on(names)
             if self._file is None:
                 self._begin_file(self._wall_ms, OPENED)
             if self._notes:
@@ -223,8 +223,8 @@ class ChainFiles:
 
     # -- what a start finds ----------------------------------------------------------------------
 
-    def _go_on(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Take the last file on; return what is to be noted of what a crash left in it."""
+    def _go_on(self, names: Sequence[str]) -> None:
+        """Take the last file on, and note what a crash left in it: where this raises, another try finds nothing of that any more."""
         self._number = int(names[-1].removeprefix(FILE_PREFIX).removesuffix(FILE_SUFFIX))
         path = self._folder / names[-1]
         sync_as_found(self._disk, path)  # INV-DK6
@@ -237,19 +237,19 @@ class ChainFiles:
             head = self._end_of(names[-2])
         self._check_owner(owner)
         self.head, self._size_bytes = head, end
-        notes = [] if end == len(data) else [self._set_aside(path, data[end:])]
+        is_torn = end < len(data)
+        if is_torn and (note := self._set_aside(path, data[end:])) not in self._notes:
+            self._notes.append(note)
         self._file = file = self._disk.open(path)
-        if notes:
+        if is_torn:
             file.truncate(end)
             file.fdatasync()
         if owner is None:
             self._number -= 1
             self._size_bytes = 0
             self._begin_file(self._wall_ms, CONTINUED if head.seq else OPENED)
-            return notes
-        if owner.get("folder") != self._owner.folder:
+        elif owner.get("folder") != self._owner.folder:
             self._begin_file(self._wall_ms, CONTINUED)
-        return notes
 
     def _end_of(self, name: str) -> Head:
         _, head, owner = _whole_part(self._disk.read_file(self._folder / name))

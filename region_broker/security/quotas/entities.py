@@ -193,17 +193,20 @@ class Limits:
         """Take what is configured; keys that this version does not know limit nothing."""
         self._addresses: dict[str | None, float] = {}
         rates: dict[QuotaKey, dict[tuple[_Name, _Name], float]] = {}
+        forms: dict[QuotaKey, set[tuple[_Part, _Part]]] = {}
         for entity, limits in quotas.items():
             named = dict(entity)
             if IP in named:
                 self._take_address(named[IP], limits)
                 continue
             place = (_name_in(named, USER), _name_in(named, CLIENT_ID))
+            form = _form(place)
             for key in QuotaKey:
                 if key in limits and key not in _OF_ADDRESSES:
                     rates.setdefault(key, {})[place] = limits[key]
+                    forms.setdefault(key, set()).add(form)
         self._by_key = {
-            key: ([form for form in _PRECEDENCE if any(_form(at) == form for at in by_place)], by_place)
+            key: ([form for form in _PRECEDENCE if form in forms[key]], by_place)
             for key, by_place in rates.items()
         }  # fmt: skip
         self.has_clients = bool(rates)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
 
+from region_broker.limits import FREE_HELD_BYTES
 from region_broker.security.identity import Identity
 from region_broker.security.sasl.refusals import LoginRefused
 
@@ -22,8 +23,10 @@ BEFORE_LOGIN: Final = frozenset({API_VERSIONS_KEY, HANDSHAKE_KEY, AUTHENTICATE_K
 """What is served to whoever has not logged in (INV-LGI1)."""
 AGAIN_AFTER_MS: Final = 1_000
 """Nobody logs in again sooner than that after the last time (Kafka's, too)."""
-FRAME_BYTES_MAX: Final = 100_000
-"""A request before the login; Kafka's `sasl.server.max.receive.size` is 524,288, and a token is 16 kB."""
+FRAME_BYTES_MAX: Final = 60_000
+"""A request before the login; Kafka's `sasl.server.max.receive.size` is 524,288, and a token is 16 kB. A part of one takes no memory that
+others wait for."""
+assert FRAME_BYTES_MAX < FREE_HELD_BYTES
 LOGIN_TIMEOUT_MS: Final = 30_000
 """Who has to log in and has not by then is cut off."""
 

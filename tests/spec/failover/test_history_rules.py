@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,11 +174,11 @@ async def test_INV_DP1_a_mirror_whose_answer_was_lost_is_asked_again_before_writ
     lost: list[Frame] = []
     read = pair.us.server._handlers._requests[AskHistory.__name__]
 
-    def first_lost(frame: Frame) -> Handling[PeerSession]:
+    def first_lost(frame: Frame, hand_back: Callable[[], None]) -> Handling[PeerSession]:
         if not lost:
             lost.append(frame)
             raise PeerRefused("lost", "the connection broke")
-        return read(frame)
+        return read(frame, hand_back)
 
     monkeypatch.setitem(pair.us.server._handlers._requests, AskHistory.__name__, first_lost)
     # The mirror's own link would tell it, too, and sometimes before it asks.

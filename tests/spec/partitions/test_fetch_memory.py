@@ -36,6 +36,15 @@ async def test_full_budget_answers_empty_when_the_wait_is_over(tmp_path: Path) -
         assert (row.error_code, row.high_watermark, row.records) == (0, 1, b"")
 
 
+async def test_INV_MB4_parts_of_requests_keep_nobody_from_reading(tmp_path: Path) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        client = await written(fixture, 1)
+        memory, parts_bytes = fixture.services.memory, 300 * MIB
+        memory.hold(Share(), parts_bytes, parts_bytes)
+        (row,) = (await client.call(1, 12, asked(30_000))).responses[0].partitions
+        assert len(row.records) > SIZE_BYTES
+
+
 async def test_waiting_fetch_is_served_once_there_is_room(tmp_path: Path) -> None:
     async with wire_fixture(tmp_path) as fixture:
         client = await written(fixture, 1)

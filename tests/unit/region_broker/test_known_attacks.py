@@ -23,7 +23,7 @@ from region_broker.security.access import DelegationToken
 from region_broker.security.sasl import scram, scram_keys, tokens
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.security.sasl.tokens import TokenSecret
-from region_broker.wire.server import LINES_MAX
+from region_broker.wire.closing_lines import LINES_MAX
 from tests.fixtures.kafka_port import wire_fixture
 from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.waiting import until

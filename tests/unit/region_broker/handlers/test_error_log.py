@@ -1,6 +1,7 @@
 """Which answered errors are told, at which level, and how often."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,20 @@ def test_nothing_is_made_for_lines_that_are_not_written(caplog: pytest.LogCaptur
     traced = Traced()
     ErrorLog(ManualClock()).answered("Metadata", ["unknown_topic_or_partition"], traced)
     assert (caplog.records, traced.asked) == ([], 0)
+
+
+def test_INV_EL2_a_full_disk_is_one_line_and_not_one_for_each_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    log = ErrorLog(clock)
+    for at_ms in (0, 1, QUIET_MS):
+        clock.now_ms += at_ms
+        try:
+            Path("/dev/full").write_bytes(b"x")
+        except OSError:
+            log.disk("OffsetDelete", "10.0.0.1:5")
+    assert [record.getMessage() for record in caplog.records] == [
+        "OffsetDelete from 10.0.0.1:5 met an error of the disk"
+    ] * 2
+    assert all(record.exc_info for record in caplog.records)

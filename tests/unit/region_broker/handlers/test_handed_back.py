@@ -8,7 +8,8 @@ from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.connection_state import ConnectionState
 from tests.fixtures.judged_apis import ALICE, acl, judged_apis
-from tests.fixtures.kafka_port import frame_of
+from tests.fixtures.kafka_port import frame_of, wire_fixture
+from tests.fixtures.waiting import until
 from tests.unit.region_broker.handlers.kafka_acl_table import MEMBER
 
 JUNK_BYTES = 1_000_000
@@ -45,3 +46,40 @@ async def test_INV_WQ4_a_join_that_waits_holds_nothing_of_what_it_handed_back(
             frame.clear()  # which raises BufferError while somebody holds it
             assert not waiting.done()
             await judged.ask(11, 9, {**JOIN, "member_id": drawn[0]})
+
+
+async def test_INV_WQ4_a_fetch_that_waits_holds_nothing_of_what_it_handed_back(
+    tmp_path: Path,
+) -> None:
+    """It waits for five minutes, if it says so, and takes no right to ask for nothing."""
+    async with judged_apis(tmp_path) as judged:
+        known = frame_of(1, 12, {"max_wait": 300_000, "min_bytes": 1, "max_bytes": 1, "topics": [], "forgotten_topics_data": []})  # fmt: skip
+        assert known.endswith(b"\0"), "no tagged field"
+        frame = bytearray(known[:-1] + varint(1) + varint(77) + varint(JUNK_BYTES) + bytes(JUNK_BYTES))  # fmt: skip
+        peer = Peer(1, "10.0.0.1:5", state=ConnectionState(identity=ALICE))
+        handed_back: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        incoming = Incoming(peer, memoryview(frame), 1, 12, 1)
+        incoming.on_hand_back = handed_back.set_result
+        assert not judged.dispatcher.begin(incoming, lambda _answer: None)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(judged.dispatcher.answer(incoming))
+            assert await handed_back > JUNK_BYTES // 2  # all but its beginning
+            frame.clear()  # which raises BufferError while somebody holds it
+            assert not waiting.done()
+            waiting.cancel()
+
+
+async def test_INV_WQ4_what_is_forwarded_counts_until_it_has_left(tmp_path: Path) -> None:
+    """At a mirror it waits for a connection to the primary region, and for that one to take it."""
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.region.acting = False
+        fixture.forwarder.may_leave = asyncio.Event()
+        fixture.forwarder.answer = bytes(8)
+        client, memory = await fixture.connect(), fixture.server.memory
+        metadata = [{"name": "range", "metadata": bytes(JUNK_BYTES)}]
+        client.send(11, 9, {**JOIN, "protocols": metadata})
+        await until(lambda: bool(fixture.forwarder.frames))
+        assert memory.held_bytes > JUNK_BYTES
+        fixture.forwarder.may_leave.set()
+        await client.receive_raw()
+        await until(lambda: memory.held_bytes == 0)

@@ -328,6 +328,23 @@ async def test_INV_HD6_a_change_that_may_have_been_made_is_not_carried_anywhere_
         assert len(fixture.forwarder.frames) == 1
 
 
+async def test_INV_HD6_what_was_handed_back_is_not_sent_again(tmp_path: Path) -> None:
+    """Its beginning alone is left: that was sent as the request, and what does not decode ended the connection with a traceback."""
+    metadata = [{"name": "range", "metadata": bytes(10_000)}]
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture, 1)
+        fixture.services.leader_wait_s = LONG_S
+        fixture.region.acting = False
+        loads = iter([True] * 3)
+        fixture.services.begins_to_act = lambda: next(loads, False)
+        fixture.forwarder.failure = ForwardingFailed("it leads no more", may_have_happened=False)
+        client = await fixture.connect()
+        answer = await client.call(11, 9, {**REFUSED[11][1], "protocols": metadata})
+        assert codes(answer) == {NO_COORDINATOR}
+        (frame,) = fixture.forwarder.frames
+        assert len(frame) > 10_000
+
+
 async def test_INV_HD7_what_comes_before_an_elected_node_takes_writes_waits_and_keeps_its_order(
     tmp_path: Path,
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from region_broker.limits import IN_FLIGHT_REQUESTS_MAX
 from region_broker.wire import connection as connection_module
-from region_broker.wire.connection import FETCH_KEY, Connection, Peer, Slot
+from region_broker.wire.connection import FETCH_KEY, LISTING_KEYS, Connection, Peer, Slot
 
 HALF_BYTES = 20_000
 
@@ -62,9 +62,10 @@ def test_so_many_requests_are_in_flight_at_most() -> None:
     assert len(begun(core)) == 1
 
 
-def test_a_fetch_behind_another_is_held_back_and_counts_as_held() -> None:
+@pytest.mark.parametrize("key", [FETCH_KEY, *sorted(LISTING_KEYS)])
+def test_a_fetch_or_a_listing_behind_another_is_held_back_and_counts_as_held(key: int) -> None:
     core, size_bytes = connection(), 5_000
-    core.receive(request(size_bytes, FETCH_KEY) * 2 + request(100)[:50])
+    core.receive(request(size_bytes, key) * 2 + request(100)[:50])
     (fetch,) = begun(core)
     assert core.stalled
     assert not core.mid_frame, "whole requests wait before what has come in part"

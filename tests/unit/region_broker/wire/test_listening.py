@@ -5,6 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL
 from region_broker.security.tls import ClientTls, ServerTls
@@ -81,12 +83,15 @@ async def test_INV_SDK1_a_connection_is_encrypted_where_its_address_speaks_tls_a
 
 
 async def test_INV_LST1_a_certificate_that_names_nobody_is_refused_and_leaves_its_place(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """And INV-WS10: all of them are counted, and few are told."""
     server = ServerTls(put(tmp_path / "s", node_certificate()), "required")
     async with wire_fixture(tmp_path / "f") as fixture:
         await fixture.server.start("127.0.0.1", 0, Listening("SSL", server, principal_of=_name))
         fixture.server.limit(1, 0)
+        told_of = iter([True])
+        fixture.server._lines.may = lambda now_ms: now_ms >= 0 and next(told_of, False)  # type: ignore[method-assign]
         heard = list[tuple[str, str, str]]()
         fixture.server.on_certificate = lambda who, why: heard.append(
             (who.principal, who.host, why)
@@ -100,6 +105,7 @@ async def test_INV_LST1_a_certificate_that_names_nobody_is_refused_and_leaves_it
         assert fixture.services.metrics.connections_refused.labels("no_principal")._value.get() == 3
         told = ANONYMOUS_PRINCIPAL, "127.0.0.1", "its certificate names nobody"
         assert heard == [told] * 3, "the audit trail hears of it"
+        assert caplog.text.count("its certificate names nobody") == 1
         client = await fixture.connect()
         assert (await client.call(18, 0, {})).error_code.value == 0
 

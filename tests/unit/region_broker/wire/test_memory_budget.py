@@ -11,9 +11,11 @@ from region_broker.limits import (
     SOCKET_READ_BYTES,
 )
 from region_broker.ports.network import READ_AHEAD_BYTES
+from region_broker.wire.connection import FETCH_KEY
 from region_broker.wire.memory_budget import MemoryBudget, Share
 from tests.fixtures.kafka_port import RawClient
 from tests.fixtures.node_logs import ManualClock
+from tests.fixtures.waiting import until
 from tests.unit.region_broker.wire.test_server import REQUEST, Served, served
 
 FRAME_BYTES = 4 * MIB
@@ -29,8 +31,8 @@ class Watched(MemoryBudget):
 
     most_bytes = 0
 
-    def hold(self, share: Share, held_bytes: int) -> None:
-        super().hold(share, held_bytes)
+    def hold(self, share: Share, held_bytes: int, not_begun_bytes: int = 0) -> None:
+        super().hold(share, held_bytes, not_begun_bytes)
         self.most_bytes = max(self.most_bytes, self.held_bytes)
 
 
@@ -107,6 +109,52 @@ def test_INV_MB2_a_turn_ends_with_its_connection_and_with_the_want() -> None:
     assert (budget.full, second.turn_since_ms) == (False, -1)
 
 
+def test_INV_MB2_a_turn_is_for_one_frame_and_until_that_one_is_answered() -> None:
+    budget = MemoryBudget(MIB)
+    first, second = Share(), Share()
+    for share in (first, second):
+        budget.hold(share, MIB)
+    assert budget.may_read(first, 1, unfinished=True)
+    assert budget.spend_turn(first)
+    assert not budget.spend_turn(first), "it was for one frame"
+    assert first.turn_since_ms == -1, "nobody waits for bytes of it any more"
+    assert not budget.may_read(first, 2, unfinished=True)
+    assert not budget.may_read(second, 2, unfinished=True), "the frame is still held"
+    budget.end_turn(first)
+    assert budget.may_read(second, 3, unfinished=True)
+    budget.end_turn(first)
+    assert not budget.may_read(first, 4, unfinished=True), "who has no turn ends none"
+
+
+def test_INV_MB4_what_is_not_begun_leaves_a_part_of_the_budget_to_answers() -> None:
+    budget, parts, begun = MemoryBudget(4 * MIB), Share(), Share()
+    budget.hold(parts, 3 * MIB, 3 * MIB)
+    assert (budget.full, budget.left_bytes) == (True, MIB)
+    budget.hold(parts, 90 * MIB, 90 * MIB)  # it had the turn
+    assert (budget.full, budget.left_bytes) == (True, MIB)
+    budget.hold(begun, MIB - 1)
+    assert budget.left_bytes == 1
+    budget.hold(parts, 2 * MIB, 2 * MIB)
+    assert (budget.full, budget.left_bytes) == (False, MIB + 1)
+    budget.hold(begun, 2 * MIB)
+    assert (budget.full, budget.left_bytes) == (True, 0)
+
+
+async def test_INV_MB4_who_waits_for_room_to_answer_is_woken_where_nothing_may_be_read_yet() -> (
+    None
+):
+    budget, parts, begun, clock = MemoryBudget(4 * MIB), Share(), Share(), ManualClock()
+    budget.hold(parts, 3 * MIB, 3 * MIB)
+    budget.hold(begun, MIB)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        waiting = group.create_task(budget.wait_room(clock, 1_000))
+        await turns()
+        assert not waiting.done()
+        budget.hold(begun, 0)
+    assert waiting.result()
+    assert budget.full
+
+
 async def test_INV_MB3_many_large_requests_wait_in_their_sockets_and_are_all_answered() -> None:
     memory = Watched(MIB)
     async with served(memory=memory) as fixture:
@@ -141,6 +189,61 @@ async def test_senders_that_stop_within_large_frames_give_way() -> None:
             await turns()
         assert fixture.server.connection_count <= 4  # all that slept went at once
         await asyncio.wait_for(honest.receive_raw(), 10)
+
+
+async def test_who_waits_for_an_answer_keeps_no_part_of_a_request_for_longer() -> None:
+    """1. A request waits for minutes, as a Fetch does. 2. Behind it comes a part of a large one, and a little more now and then."""
+    memory = MemoryBudget(MIB)
+    async with served(memory=memory) as fixture:
+        slow = [await fixture.connect() for _ in range(3)]
+        for each in slow:
+            each.send_raw(request(62, 8) + request(60, FRAME_BYTES)[: MIB // 2])
+        await until(lambda: memory.full)
+        honest = await fixture.connect()
+        honest.send_raw(request(60, FRAME_BYTES))
+        await turns()
+        for _ in range(3 * PRESSED_TIMEOUT_MS // 1_000 + 6):
+            fixture.clock.pass_ms(1_000)
+            for each in slow:
+                if not each.writer.transport.is_closing():
+                    each.send_raw(b"x")
+            await turns()
+        await asyncio.wait_for(honest.receive_raw(), 10)
+        assert not memory.full, "though what they sent first is not answered yet"
+        fixture.gate.set()
+
+
+async def test_a_large_request_behind_a_fetch_that_waits_gives_way() -> None:
+    memory = MemoryBudget(MIB)
+    async with served(memory=memory) as fixture:
+        greedy, good = await fixture.connect(), await fixture.connect()
+        small, large = request(FETCH_KEY, 8), request(FETCH_KEY, FRAME_BYTES)
+        greedy.send_raw(small + large)
+        good.send_raw(small + small)  # nobody is in its way
+        await until(lambda: memory.full)
+        fixture.clock.pass_ms(PRESSED_TIMEOUT_MS + 1)
+        assert await asyncio.wait_for(greedy.closed(), 10)
+        fixture.gate.set()
+        await good.receive_raw()
+        await good.receive_raw()
+        assert memory.held_bytes == 0
+
+
+async def test_INV_MB3_answers_that_nobody_takes_leave_the_turn_and_no_request_behind() -> None:
+    """A large request that is answered is given back before its answer is taken."""
+    memory = MemoryBudget(MIB)
+    async with served(memory=memory) as fixture:
+        memory.hold(Share(), MIB)
+        client = await fixture.connect()
+        client.send_raw(request(62, 8) + request(60, FRAME_BYTES))
+        await until(lambda: fixture.answered == 1)
+        await turns()
+        assert memory.held_bytes == MIB, "the answer waits for the one before it"
+        client.send_raw(request(60, FRAME_BYTES))
+        await until(lambda: fixture.answered == 2)
+        fixture.gate.set()
+        for _ in range(3):
+            await client.receive_raw()
 
 
 async def test_who_sends_a_little_now_and_then_is_waited_for_no_longer_than_others_wait() -> None:

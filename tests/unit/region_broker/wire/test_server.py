@@ -20,7 +20,7 @@ from region_broker.limits import (
 from region_broker.metrics import Metrics
 from region_broker.ports.network import Buffer
 from region_broker.ports.system.network import AsyncioNetwork, AsyncioStream
-from region_broker.wire.connection import Connection, Incoming, Slot
+from region_broker.wire.connection import FETCH_KEY, Connection, Incoming, Slot
 from region_broker.wire.connection_caps import ConnectionCaps
 from region_broker.wire.server import KafkaServer
 from tests.fixtures.kafka_port import RawClient
@@ -32,18 +32,20 @@ HUGE_BYTES = 64 << 20
 
 
 class Served:
-    """A server on a manual clock; API 60 is answered shortly, API 61 with HUGE_BYTES, API 62 once `gate` is open."""
+    """A server on a manual clock; API 60 is answered shortly, API 61 with HUGE_BYTES, API 62 and Fetch once `gate` is open."""
 
     def __init__(self, **limits: Any) -> None:
         self.clock = ManualClock()
         self.metrics = Metrics()
         self.server = KafkaServer(AsyncioNetwork(), self.clock, self.answer, self.metrics, **limits)
         self.gate = asyncio.Event()
+        self.answered = 0
         self.clients: list[RawClient] = []
 
     async def answer(self, incoming: Incoming) -> Buffer | None:
-        if incoming.api_key == 62:
+        if incoming.api_key in {62, FETCH_KEY}:
             await self.gate.wait()
+        self.answered += 1
         return bytes(HUGE_BYTES if incoming.api_key == 61 else 4)
 
     async def connect(self) -> RawClient:

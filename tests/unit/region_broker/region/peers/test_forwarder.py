@@ -2,9 +2,11 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,14 +31,17 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.security.identity import ANONYMOUS, Identity
+from region_broker.wire.closing_lines import LINES_MAX
 from region_broker.wire.codec.gathered import LARGE_PART_BYTES, GatheredAnswer, gathered
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.connection_state import ConnectionState
+from region_broker.wire.memory_budget import Share
 from region_broker.wire.server import CloseConnection
 from tests.fixtures.linked_regions import PlayedIdentity
 from tests.fixtures.waiting import until
 
-PRODUCE, END_TXN = 0, 26
+PRODUCE, JOIN, END_TXN = 0, 11, 26
+LARGE_BYTES = 32 << 20
 
 
 @dataclass
@@ -55,12 +60,17 @@ class Answers:
     seen: list[tuple[int, str, int]] = field(default_factory=list)
     peers: list[Peer] = field(default_factory=list)
     hangs: asyncio.Event | None = None
+    handed_back: list[weakref.ref[memoryview]] = field(default_factory=list)
+    """What requests that hang were in, and handed back: JoinGroup."""
 
     async def answer(self, incoming: Incoming) -> bytes | None:
         self.peers.append(incoming.peer)
         self.seen.append(
             (incoming.peer.connection_id, incoming.peer.address, incoming.correlation_id)
         )
+        if incoming.api_key == JOIN:
+            self.handed_back.append(weakref.ref(incoming.frame))
+            incoming.hand_back()
         if self.hangs is not None:
             await self.hangs.wait()
         if incoming.api_key == PRODUCE:
@@ -506,6 +516,82 @@ async def test_a_client_connection_that_ends_takes_its_peer_connection_along() -
         assert len(connections) == 1
         state.end()
         await until(lambda: not connections, what="the peer connection is closed")
+
+
+@pytest.mark.parametrize("version", [98, 99])
+async def test_INV_WCL1_a_flood_of_forwarded_requests_that_end_their_clients_is_few_lines(
+    version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client may send 64 Produce requests without acks at once that are all refused."""
+    async with fixture() as made:
+        frames = (request(number, version=version) for number in range(4 * LINES_MAX))
+        state = ConnectionState()
+        await asyncio.gather(
+            *(made.forwarder.forward(context(1, state), frame) for frame in frames),
+            return_exceptions=True,
+        )
+    told = [each for each in caplog.records if each.name == forwarding.__name__]
+    # Twice as many where they come in two seconds.
+    assert 0 < len(told) <= 2 * LINES_MAX + 1
+
+
+async def test_INV_PS10_what_waits_at_the_acting_node_holds_nothing_of_its_peer_port() -> None:
+    """1. A client of a mirror joins a group, with 32 MiB of tagged fields. 2. It waits for others as long as it says: minutes, or days."""
+    async with fixture() as made, asyncio.TaskGroup() as tasks:
+        made.answers.hangs = asyncio.Event()
+        large = memoryview(bytes(request(1, key=JOIN)) + bytes(LARGE_BYTES))
+        joins = [
+            tasks.create_task(made.forwarder.forward(context(number, ConnectionState()), large))
+            for number in range(3)
+        ]
+        await until(lambda: len(made.answers.handed_back) == 3, "they wait")
+        await until(lambda: made.server.memory.held_bytes == 0, "nothing counts")
+        assert [kept() for kept in made.answers.handed_back] == [None] * 3
+        assert not any(join.done() for join in joins)
+        made.answers.hangs.set()
+
+
+async def test_INV_WQ4_a_request_has_left_when_the_other_side_takes_it() -> None:
+    """Until then it is in the stream, or waits for its turn: whoever forwards counts it."""
+    async with fixture() as made, asyncio.TaskGroup() as tasks:
+        filler, state = Share(), ConnectionState()
+        left: list[int] = []
+        await made.forwarder.forward(context(1, state), request(1))
+        made.server.memory.hold(filler, made.server.memory.left_bytes)
+        made.server.memory.may_read(filler, 0, unfinished=True)  # it has the turn
+        large = memoryview(bytes(request(2)) + bytes(LARGE_BYTES))
+        for number in range(2):
+            sent = partial(left.append, number)
+            tasks.create_task(made.forwarder.forward(context(1, state), large, sent))
+        await until(lambda: made.server.memory.held_bytes > made.server.settings.memory_bytes)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert left == []
+        made.server.memory.hold(filler, 0)
+        await until(lambda: left == [0, 1])
+
+
+async def test_INV_FW6_what_the_other_side_does_not_take_waits_for_it_no_more_once_it_acts_no_more() -> (
+    None
+):
+    async with fixture() as made, asyncio.TaskGroup() as tasks:
+        filler, state = Share(), ConnectionState()
+        await made.forwarder.forward(context(1, state), request(1))
+        made.server.memory.hold(filler, made.server.memory.left_bytes)
+        made.server.memory.may_read(filler, 0, unfinished=True)  # it has the turn
+        large = memoryview(bytes(request(2)) + bytes(LARGE_BYTES))
+        waiting = tasks.create_task(failure_of(made.forwarder.forward(context(1, state), large)))
+        await until(lambda: made.server.memory.held_bytes > made.server.settings.memory_bytes)
+        made.forwarder.follow("other", RegionEpoch(9))
+        async with asyncio.timeout(10):
+            assert (await waiting).may_have_happened
+        made.server.memory.hold(filler, 0)
+
+
+async def failure_of(answer: Awaitable[bytes | None]) -> ForwardingFailed:
+    with pytest.raises(ForwardingFailed) as failed:
+        await answer
+    return failed.value
 
 
 async def test_INV_FW10_no_client_connection_is_newer_than_the_newest() -> None:

@@ -279,6 +279,28 @@ def test_a_start_that_a_full_disk_refuses_leaves_no_file_open() -> None:
     assert verified_on(disk).is_sound
 
 
+def test_INV_ACF2_what_was_cut_is_told_though_the_next_file_has_no_room_at_first() -> None:
+    """1. A torn tail is copied and cut. 2. There is no room for the file that goes on. 3. The next try finds nothing torn."""
+    disk = SimulatedDisk()
+    opened(disk).close()
+    name = FOLDER / file_name(1)
+    disk.write_file_atomic(name, disk.read_file(name) + b'{"half')
+
+    def refuse(asked: str, path: Path) -> None:
+        if asked == "pwrite" and path == FOLDER / file_name(2):
+            raise OSError(errno.ENOSPC, "No space", str(path))
+
+    disk.fault = refuse
+    chain = opened(disk, Owner("world", "eu", 1, "cd" * 16))
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            chain.write([record("refused")], 5)
+    disk.fault = None
+    chain.write([record("after")], 5)
+    assert operations(lines_on(disk)) == ["chain-begun", "file-begun", "torn", "after"]
+    assert verified_on(disk).is_sound
+
+
 class HalfWritten:
     """A file whose writes end half way: no more fits."""
 
