@@ -128,6 +128,8 @@ DESCRIBED_PARTITIONS_MAX: Final = 2_000
 DESCRIBED_RESOURCES_MAX: Final = 2_000  # each with some forty configs
 # What an answer may hold that describes groups, transactions, producers or offsets: names may be asked for twice.
 DESCRIBED_BYTES_MAX: Final = 64 * MIB
+# What it may hold also where the memory budget is full: clients take "too large" for final.
+DESCRIBED_BYTES_FREE: Final = 1 * MIB
 # Topics, partitions, resources, keys or groups that one administrative request may name.
 ADMIN_ITEMS_MAX: Final = 20_000
 

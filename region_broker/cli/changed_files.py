@@ -2,7 +2,7 @@
 
 INV-CCH1  one command at a time changes a file: it reads the file behind the lock, so nothing that another one has done is lost
 INV-CCH2  a file is replaced as a whole and durably, or not at all, and whoever could read it still can: its mode stays, and its owner where root
-          changes it, as a node runs as another user
+          changes it, as a node runs as another user; no link that stands in the way is followed
 
 Not here: what is in them.
 """
@@ -18,12 +18,16 @@ from pathlib import Path
 def locked(path: Path) -> Iterator[None]:
     """Keep other commands from changing a file; waits for them (INV-CCH1). Raises OSError."""
     beside = path.with_name(f"{path.name}.lock")
-    with beside.open("ab") as lock:
+    # By the descriptor, and through no link: whoever may write to the folder must not choose what root gives away.
+    lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
         if os.geteuid() == 0:  # whoever may write here must be able to lock, too
             folder = path.parent.stat()
-            os.chown(beside, folder.st_uid, folder.st_gid)
+            os.fchown(lock, folder.st_uid, folder.st_gid)
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def replace_file(path: Path, data: bytes, *, new_mode: int, mode_max: int) -> None:
@@ -34,9 +38,9 @@ def replace_file(path: Path, data: bytes, *, new_mode: int, mode_max: int) -> No
         file.write(data)
         if path.exists():
             found = path.stat()
-            fresh.chmod(found.st_mode & mode_max)
+            os.fchmod(file.fileno(), found.st_mode & mode_max)
             if os.geteuid() == 0:
-                os.chown(fresh, found.st_uid, found.st_gid)
+                os.fchown(file.fileno(), found.st_uid, found.st_gid)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

@@ -240,11 +240,13 @@ def _image(folder: Path) -> "MetadataImage | None":
 
 def _topics(image: "MetadataImage | None") -> "dict[str, TopicFacts] | None":
     from geo_replicator.reconciliation.plan import TopicFacts
+    from region_broker.controller.topic_configs import normal
 
     if image is None:
         return None
     return {
-        name: TopicFacts(partition_count=topic.partition_count, configs=dict(topic.configs))
+        # An older version kept values as they came, and a mirror keeps them as their types write them (INV-CT4).
+        name: TopicFacts(partition_count=topic.partition_count, configs=normal(topic.configs))
         for name, topic in image.topics.items()
     }
 

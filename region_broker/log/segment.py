@@ -158,13 +158,14 @@ class Segment:
             return False
         try:
             file = self.cache.disk.open(self.index_path())
+            try:
+                data = file.pread(SUMMARY_BYTES, 0) if wait else file.pread_cached(SUMMARY_BYTES, 0)
+                is_cold = len(data) < SUMMARY_BYTES <= file.size()
+            finally:
+                file.close()
         except OSError:
-            return False  # who reads the whole of it says why
-        try:
-            data = file.pread(SUMMARY_BYTES, 0) if wait else file.pread_cached(SUMMARY_BYTES, 0)
-        finally:
-            file.close()
-        if not wait and len(data) < SUMMARY_BYTES:
+            return False  # INV-X3: who reads the whole of it says why
+        if is_cold and not wait:
             raise ColdRange(self.index_path(), len(data), SUMMARY_BYTES - len(data))
         summary = peek_summary(bytes(data))
         of = None if summary is None else (summary.size_bytes, summary.next_offset)

@@ -845,8 +845,8 @@ class Node:
 
     async def maintain(self) -> bool:
         """Run one round of retention and producer expiry, and remove what was deleted long ago; return whether it
-        deleted anything: there may be more than one round deletes."""
-        deleted = 0
+        deleted as much as one may, and another one is due."""
+        is_due, partitions = False, self.storage.partitions
         replication = self._replication
         leads = replication is None or self.failover.running
         if leads:
@@ -863,9 +863,10 @@ class Node:
                 # It has waited for others: who led then may lead a data group by now.
                 if not (replication is None or self.failover.running) and self._holding is not None:
                     hold_of = self._holding.told.of  # INV-THD1
-                deleted = self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
-        await self.storage.partitions.purge()
-        return deleted > 0
+                partitions.maintain(hold_of, reached_of, keeps_rounds)
+                is_due = partitions.has_more_to_delete
+        await partitions.purge()
+        return is_due
 
 
 def _placed(config: NodeConfig) -> dict[str, list[PlacedNode]]:

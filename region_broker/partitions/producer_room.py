@@ -7,6 +7,9 @@ INV-PRR2  where a log knows more than half of what it may, or all together do, t
           a transaction first, and none that was heard of in the last IDLE_MS: no client sends a batch again after that long, unless its
           delivery time-out was set higher
 
+INV-PRR3  for FOUND_MS from a start each log may know what was found in it and half of what it may, and so may all: who is idle is not known
+          yet, and an older version has let in any number
+
 What a log says counts as it is (INV-P1): a mirror, a follower and a replay take in any number, and forget as above.
 
 Not here: which producers are idle (`idempotency.producer_state`), the error that a client gets (`handlers.produce.errors`).
@@ -14,7 +17,7 @@ Source: KIP-936 (throttle the number of active producer ids) for what goes wrong
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from idempotency.identity import TopicPartition
@@ -26,6 +29,7 @@ _log: Final = logging.getLogger("tidemark.produce")
 
 IDLE_MS: Final = 15 * 60_000
 """Kafka's clients give a batch up after two minutes (delivery.timeout.ms), librdkafka's after five (message.timeout.ms)."""
+FOUND_MS: Final = IDLE_MS + 5 * 60_000
 
 
 class ProducerRoom:
@@ -38,11 +42,15 @@ class ProducerRoom:
         node_max: int = PRODUCERS_DEFAULT,
     ) -> None:
         """Nobody is known before `counted`."""
+        self._clock = clock
         self.partition_max = partition_max
         self.node_max = node_max
         self.known = 0
         """How many all logs know together: as of the last count, and those that were let in since."""
         self._share = self._share_of_half = node_max
+        self._found: Mapping[TopicPartition, int] = {}
+        self._found_in_all = 0
+        self._found_until_ms = -1
         self._said = SaidSeldom(clock)
 
     def counted(self, counts: Iterable[int]) -> None:
@@ -62,14 +70,32 @@ class ProducerRoom:
         of_log, of_all = self.partition_max // 2, self.node_max // 2
         return of_log if self.known <= of_all else min(of_log, self._share_of_half)
 
+    def started(self, counts: Mapping[TopicPartition, int]) -> None:
+        """Note what a start has found: older versions let in any number, and nobody is known to be idle yet (INV-PRR3)."""
+        self._found = {tp: count for tp, count in counts.items() if count > self.partition_max // 2}
+        self._found_in_all = sum(counts.values())
+        self._found_until_ms = self._clock.monotonic_ms() + FOUND_MS
+
+    def _allowed(self, tp: TopicPartition) -> tuple[int, int]:
+        """Return how many producers a log, and all logs, may know now."""
+        of_log, of_all = self.partition_max, self.node_max
+        if self._clock.monotonic_ms() >= self._found_until_ms:
+            return of_log, of_all
+        found = self._found.get(tp, 0)
+        return max(of_log, found + of_log // 2), max(of_all, self._found_in_all + of_all // 2)
+
     def refusal(self, tp: TopicPartition, known_here: int) -> str | None:
         """Return why a log that knows so many has no room for one more producer, if so (INV-PRR1)."""
-        if known_here >= self.partition_max:
+        has_share = self.known < self.node_max or known_here < self._share
+        if known_here < self.partition_max and has_share:
+            return None
+        of_log, of_all = self._allowed(tp)
+        if known_here >= of_log:
             return self._refused(
                 f"{tp} knows {known_here} producers, as many as partition_producers_max ="
                 f" {self.partition_max} allows"
             )
-        if self.known >= self.node_max and known_here >= self._share:
+        if self.known >= of_all and known_here >= self._share:
             return self._refused(
                 f"this node knows {self.known} producers, as many as producers_max ="
                 f" {self.node_max} allows, of which {tp} has {known_here}"

@@ -104,6 +104,8 @@ class PartitionTable:
         self.sealing = without_keys() if sealing is None else sealing
         self.opened_aside = OpenedAside()
         self.room = DiskRoom(config.disk_free_bytes_min)
+        self.has_more_to_delete = False
+        """Whether the last round of `maintain` deleted as much as one may (`DeletionBudget`): another one is due."""
         self.producers = ProducerRoom(clock, config.partition_producers_max, config.producers_max)
         self.record_threads = RecordThreads()
         self._shared = SharedParts(
@@ -303,6 +305,7 @@ class PartitionTable:
                 logger.warning("%s belongs to no topic that the registry has: it is left", folder)
         self.removal.remove_now()
         self._count_producers()
+        self.producers.started({each.tp: len(each.state.producer_table) for each in self})
         self._made.started(lambda key: key[1] in self._by_id.get(key[0], {}))
 
     def beyond(self, topic_id: UUID, partition_count: int) -> list[Partition]:
@@ -450,8 +453,7 @@ class PartitionTable:
         reached_of: Callable[[Partition], int | None] = no_bound,
         keeps_rounds: Callable[[Partition], bool] = no_copy,
     ) -> int:
-        """Apply retention and producer expiry everywhere; return how many segments were deleted: if any, there may be more to
-        delete (`DeletionBudget`).
+        """Apply retention and producer expiry everywhere; return how many segments were deleted.
 
         `hold_of` says what of a partition must be kept, or None; `reached_of`, `keeps_rounds`: see `Retention.maintain`. To be called now and
         then (a minute).
@@ -476,6 +478,7 @@ class PartitionTable:
             except LogError as error:  # damaged files, too: the others go on (INV-T3)
                 logger.warning("%s is not maintained: %s", partition.tp, error)
         self._count_producers()
+        self.has_more_to_delete = due.budget is not None and due.budget.left <= 0
         return deleted
 
     def _count_producers(self) -> None:

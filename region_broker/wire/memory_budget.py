@@ -2,8 +2,8 @@
 
 INV-MB1  while the budget is full, a connection that holds more than FREE_HELD_BYTES is not read, but for one whose
          turn it is: so the frame in hand, when the budget is full of halves of frames, still gets its other half
-INV-MB2  a turn is for one frame, and ends when that one is answered, or handed back, or its connection holds nothing that counts, or is
-         gone, or the budget has room again
+INV-MB2  a turn is for one frame, and ends when that one is answered, or handed back, or begins and is small, or its connection holds nothing
+         that counts, is left unread by a quota, or is gone, or the budget has room again
 INV-MB3  what is held never goes over the budget by more than one frame, beside what is being answered, and what was held
          already when the budget was made smaller
 INV-MB4  what is not begun, parts of frames and whole ones that wait, takes ANSWERS_PART of the budget from no answer: whoever

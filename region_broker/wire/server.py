@@ -407,6 +407,7 @@ class KafkaServer:
             link.frame_since_ms = -1
             if self._memory.spend_turn(link.share):
                 link.turn = slot
+                self._end_small_turn(link)
             if self._charge is not None:
                 self._charge(slot.incoming)
                 if slot.incoming.throttle_ms:
@@ -432,6 +433,8 @@ class KafkaServer:
         if link.mute is not None:
             link.mute.cancel()
         link.muted_until_ms = until_ms
+        if link.share.turn_since_ms >= 0:
+            self._memory.end_turn(link.share)  # others are read meanwhile
         loop = asyncio.get_running_loop()
         link.mute = loop.call_later(throttle_ms / 1_000, self._unmute, link)
 
@@ -598,13 +601,18 @@ class KafkaServer:
 
     def _note_held(self, link: _Link) -> None:
         """Count what a connection holds now, which has become less, and let it be read again."""
-        if link.turn is not None and len(link.turn.incoming.frame) <= limits.FREE_HELD_BYTES:
-            if link.share.turn_is_spent:
-                self._memory.end_turn(link.share)  # it is answered, or was handed back
-            link.turn = None
+        self._end_small_turn(link)
         if link in self._links:
             link.count_in(self._memory)
         link.wake.set()
+
+    def _end_small_turn(self, link: _Link) -> None:
+        """Let another one have the turn whose frame takes little: it is answered, was handed back, or is small and may wait for minutes (INV-MB2)."""
+        if link.turn is None or len(link.turn.incoming.frame) > limits.FREE_HELD_BYTES:
+            return
+        if link.share.turn_is_spent:
+            self._memory.end_turn(link.share)
+        link.turn = None
 
     def _refuse(self, link: _Link, reason: str, error: Exception, trace: Trace) -> None:
         self._metrics.connections_refused.labels(reason).inc()
@@ -662,6 +670,8 @@ def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
 def _in_the_way(link: _Link, before_ms: int) -> str | None:
     """Return what a connection did too long, if others wait for memory."""
     core, share = link.core, link.share
+    if link.mute is not None:
+        return None  # it is this node that does not read
     unfinished = core.lacks_bytes
     if unfinished and 0 <= share.turn_since_ms < before_ms:
         return "its request, for which others waited, was not complete after"
@@ -671,5 +681,6 @@ def _in_the_way(link: _Link, before_ms: int) -> str | None:
     if unfinished and share.counted_bytes and not link.stream.unread_bytes:
         return "it sent no more of a request for"
     # 1. A Fetch waits for five minutes. 2. Behind it comes another one, of 100 MiB. No client does that.
-    behind = core.waits_framed and share.not_begun_bytes > limits.FREE_HELD_BYTES
+    holds_others = share.not_begun_bytes > limits.FREE_HELD_BYTES or share.turn_since_ms >= 0
+    behind = core.waits_framed and holds_others
     return "a large request waited behind another one of its kind for" if behind else None

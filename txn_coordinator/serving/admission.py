@@ -14,7 +14,11 @@ from idempotency.ports import Clock
 from idempotency.said_seldom import SaidSeldom
 from txn_coordinator.connection_order import Sender
 from txn_coordinator.expiry import IdLimit
-from txn_coordinator.partition_limit import OPEN_PARTITIONS_MAX, TRANSACTION_PARTITIONS_MAX
+from txn_coordinator.partition_limit import (
+    OPEN_PARTITIONS_MAX,
+    SMALL_TRANSACTION_PARTITIONS,
+    TRANSACTION_PARTITIONS_MAX,
+)
 from txn_coordinator.states import PREPARED
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -50,7 +54,12 @@ class Admission:
             return TxnVerdict.OK  # the core says that there is no such id
         if self.no_room() is not None and not (ends and _is_open(present)):
             return TxnVerdict.UNAVAILABLE
-        if open_count + joining <= OPEN_PARTITIONS_MAX:
+        if open_count + joining <= OPEN_PARTITIONS_MAX or (ends and _is_open(present)):
+            return TxnVerdict.OK
+        already = len(present.partitions) if _is_open(present) else 0
+        if (
+            already + joining <= SMALL_TRANSACTION_PARTITIONS
+        ):  # who has many keeps nobody out who has few
             return TxnVerdict.OK
         if self._said_full.is_due():
             _LOG.warning(

@@ -150,15 +150,16 @@ def check_begins(request: HeartbeatRequest) -> None:
 
 
 def check_patterns(group: ConsumerGroup, request: HeartbeatRequest) -> None:
-    """Refuse a pattern that would be one too many of its group (INV-NX6); raises `Refused`."""
+    """Refuse a pattern that would be one too many of its group (INV-NX6); raises `Refused`. What a member has already it keeps."""
+    patterns = group.patterns()
+    if not request.topic_regex or request.topic_regex in patterns:
+        return
     others = {
         member.topic_regex
         for member_id, member in group.metadata.items()
         if member.topic_regex and member_id != request.member_id
     }
-    if request.topic_regex and len(others | {request.topic_regex}) > max(
-        len(others), GROUP_PATTERNS_MAX
-    ):
+    if len(others) >= GROUP_PATTERNS_MAX:
         raise Refused(
             V.INVALID_REGEX,
             f"SubscribedTopicRegex: the members of group {request.group_id} have {len(others)} other patterns, and a group"

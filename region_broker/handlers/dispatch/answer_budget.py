@@ -1,6 +1,6 @@
 """What one answer may hold and cost, where each name may be asked for as often as a client likes.
 
-INV-AB1  an answer that describes things takes DESCRIBED_BYTES_MAX, and half of what the memory budget has left, at
+INV-AB1  an answer that describes things takes DESCRIBED_BYTES_MAX, and half of what the memory budget has left or DESCRIBED_BYTES_FREE, at
          most (as objects, so on the wire it is shorter); what is beyond gets an error of its own, but the first thing asked for is always described
 INV-AB2  a name asked again is answered again, as Kafka does, and counts again; it is looked up once
 Not here: the text of the refusal's row (each API's file), pages of topics (`describe_topic_partitions`).
@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.limits import ADMIN_ITEMS_MAX, DESCRIBED_BYTES_MAX
+from region_broker.limits import ADMIN_ITEMS_MAX, DESCRIBED_BYTES_FREE, DESCRIBED_BYTES_MAX
 from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.memory_budget import Share
 from region_broker.wire.server import CloseConnection
@@ -43,7 +43,7 @@ async def described(
 ) -> list[Fields]:
     """Return a row for each name: what `describe` says, or `refuse` from where the answer is full."""
     memory, share, yielding = ctx.services.memory, Share(), CooperativeYield()
-    left_bytes = min(DESCRIBED_BYTES_MAX, memory.left_bytes // 2)
+    left_bytes = min(DESCRIBED_BYTES_MAX, max(memory.left_bytes // 2, DESCRIBED_BYTES_FREE))
     known: dict[_Name, tuple[Fields, int]] = {}
     rows: list[Fields] = []
     taken_bytes = 0

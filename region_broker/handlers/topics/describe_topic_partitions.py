@@ -21,7 +21,7 @@ from region_broker.handlers.dispatch.authorizing import (
     sees,
 )
 from region_broker.handlers.dispatch.partitions import leader_row
-from region_broker.handlers.dispatch.registry import Api, Fields, always
+from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import DESCRIBED_PARTITIONS_MAX
 from region_broker.security.access import Operation, ResourceType
@@ -122,6 +122,10 @@ def _refused(name: str, error: ErrorCode) -> Fields:
     }  # fmt: skip
 
 
+def _lists_all(request: Any) -> bool:
+    return not request.topics
+
+
 API: Final = Api(
-    75, "DescribeTopicPartitions", range(1), handle_describe_topic_partitions, lists=always
+    75, "DescribeTopicPartitions", range(1), handle_describe_topic_partitions, lists=_lists_all
 )

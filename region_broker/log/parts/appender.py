@@ -118,13 +118,12 @@ class LogAppender:
         assert active is not None
         now_ms = content.wall_ms()
         room = active.room_for(size_bytes, last_offset, now_ms, content.config)
-        if room is Room.YES and content.state.visibility.has_aborted_from(
+        has_many_aborts = content.state.visibility.has_aborted_from(
             active.base_offset, SEGMENT_ABORTED_MAX
-        ):
-            room = Room.AT_NEED  # INV-APP3
-        if room is Room.YES:
+        )
+        if room is Room.YES and not has_many_aborts:
             return active
-        if room is Room.AT_NEED and not self._may_roll(active, now_ms):
+        if room is not Room.NO and not self._may_roll(active, now_ms, has_many_aborts):
             return active
         try:
             fresh = self._roll(active)
@@ -136,11 +135,13 @@ class LogAppender:
         fresh.first_appended_wall_ms = now_ms
         return fresh
 
-    def _may_roll(self, active: Segment, now_ms: int) -> bool:
-        """Return whether a segment that is full by size or age may be followed by another one now (INV-APP1, INV-APP2)."""
+    def _may_roll(self, active: Segment, now_ms: int, has_many_aborts: bool) -> bool:
+        """Return whether a segment that is full by size, age or aborts may be followed by another one now (INV-APP1, INV-APP2, INV-APP3)."""
         content = self._content
         if self._durability.pending_seals >= PENDING_SEALS_MAX:
             return False
+        if has_many_aborts:  # 4 MB of log at least: so many are few segments
+            return True
         if len(content.segments.segments) >= SEGMENTS_MAX:
             return False
         producers = len(content.state.producer_table)

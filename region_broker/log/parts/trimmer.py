@@ -243,13 +243,30 @@ class LogTrimmer:
         segments = content.segments.segments
         sealed_end = next(s.base_offset for s in segments if s.file is not None)
         hold_offset = min(hold_offset, sealed_end)
-        count_max = None if budget is None else budget.left
-        count = expired_count(
-            segments, content.config, now_ms=now_ms, hold_offset=hold_offset, count_max=count_max
-        )
-        count = count if budget is None else budget.granted(segments[:count])
-        self._delete_oldest(count)
-        return count
+
+        def expired(count_max: int | None) -> int:
+            return expired_count(segments, content.config, now_ms=now_ms, hold_offset=hold_offset, count_max=count_max)  # fmt: skip
+
+        count = expired(None if budget is None else max(0, budget.left))
+        with self._granted(count, budget) as granted:
+            for segment in segments[:granted]:
+                segment.index()  # its times by the CRC: what is deleted is gone
+            deleted = expired(granted)
+            self._delete_oldest(deleted)
+        return deleted
+
+    @contextmanager
+    def _granted(self, count: int, budget: DeletionBudget | None) -> Iterator[int]:
+        """Take of a budget for the oldest segments, and yield for how many it is enough; nothing is taken where they cannot be deleted."""
+        if budget is None:
+            yield count
+            return
+        before = budget.left
+        try:
+            yield budget.granted(self._content.segments.segments[:count])
+        except BaseException:
+            budget.left = before
+            raise
 
     def delete_segments_below(self, offset: int, budget: DeletionBudget | None = None) -> int:
         """Delete the sealed segments that lie wholly below `offset` (mirror, T14), as many as `budget` allows; return how many."""
@@ -257,9 +274,9 @@ class LogTrimmer:
         segments = self._content.segments.segments
         kept = (s for s in segments if s.next_offset > offset or s.file is not None)
         count = segments.index(next(kept))  # the active one at the latest
-        count = count if budget is None else budget.granted(segments[:count])
-        self._delete_oldest(count)
-        return count
+        with self._granted(count, budget) as granted:
+            self._delete_oldest(granted)
+        return granted
 
     def _delete_oldest(self, count: int) -> None:
         if count == 0:

@@ -5,8 +5,8 @@ INV-FRC1  `append` returns once a majority of the region has the state; at a nod
           1. A leader is asked for a promise, and cannot record it: it is cut off from its region. 2. Another one is elected. 3. The
           first one is elected again. Whoever asked is gone; what is still waiting for its answer would hold up all further events.
 INV-FRC2  whoever leads next reads back the state after the last event that was appended, whatever became of who appended it
-INV-FRC3  a step for which an entry of the metadata has no room is said to be one as long as this node leads, and nothing else of the node waits
-          for it, or ends. What another region says of its starts, and is too large, is not remembered
+INV-FRC3  a step for which an entry of the metadata has no room is said to be one as long as this node leads, and nothing else of the metadata waits
+          for it, and no node ends. What another region says of its starts, and is too large, is not remembered
 
 Not here: the journal's file (`failover.journal`), what events mean (`geo_replicator.failover`), who leads (`region.cluster`).
 """

@@ -350,6 +350,22 @@ async def test_INV_NX6_a_group_has_few_patterns(monkeypatch: pytest.MonkeyPatch)
         fixture.assert_live_is_replay()
 
 
+async def test_INV_NX6_members_of_a_group_with_more_patterns_keep_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An older version let them in; clients send all that they have again after an error, and take a refusal for final."""
+    fixture, _ = fixture_of(1)
+    async with running(fixture):
+        told = {}
+        for number in range(4):
+            told[number] = await beat(fixture, f"M{number}", 0, topic_names=(), topic_regex=f"o.*{number}")  # fmt: skip
+        monkeypatch.setattr(heartbeat, "GROUP_PATTERNS_MAX", 2)
+        again = await beat(fixture, "M3", told[3].member_epoch, topic_regex="o.*3")
+        assert again.verdict is V.OK
+        other = await beat(fixture, "M3", again.member_epoch, topic_regex="another")
+        assert other.verdict is V.INVALID_REGEX
+
+
 async def test_INV_NX6_of_two_patterns_that_come_together_only_one_is_the_last() -> None:
     fixture, _ = fixture_of(1)
     async with running(fixture):

@@ -98,14 +98,18 @@ async def test_INV_AB1_an_answer_that_describes_is_bounded(
     client.close()
 
 
-async def test_INV_AB1_what_is_being_described_counts_for_the_memory_budget(region: Region) -> None:
-    """With the budget full, one thing is described and no more: an administrator can still look."""
+async def test_INV_AB1_what_is_being_described_counts_for_the_memory_budget(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the budget full, DESCRIBED_BYTES_FREE are, and one thing whatever its size: an administrator can still look."""
     memory = region.node.memory
     key, version, asked, rows = ASKED["OffsetFetch"]
     client = await connect(region)
     (whole,) = rows(await client.call(key, version, asked(1)))
     filler = Share()
     memory.hold(filler, memory.left_bytes)
+    assert rows(await client.call(key, version, asked(2))) == [whole] * 2
+    monkeypatch.setattr(answer_budget, "DESCRIBED_BYTES_FREE", 1)
     first, second = rows(await client.call(key, version, asked(2)))
     assert first == whole
     assert second.error_code.value == INVALID_REQUEST

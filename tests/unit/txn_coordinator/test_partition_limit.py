@@ -80,6 +80,7 @@ async def test_INV_TX4_all_transactions_together_have_so_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(admission, "OPEN_PARTITIONS_MAX", 2)
+    monkeypatch.setattr(admission, "SMALL_TRANSACTION_PARTITIONS", 0)
     fixture = Fixture()
     async with running(fixture) as txn:
         first, _ = await begin(txn, "a"), await begin(txn, "b")
@@ -93,6 +94,28 @@ async def test_INV_TX4_all_transactions_together_have_so_many(
         await turns()
         assert await txn.clients.add_partitions(*late, implicit=False) is OK
         assert counted(txn) == 2
+
+
+async def test_INV_TX4_who_has_few_partitions_is_let_in_and_offsets_end_what_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One client that fills the total must not keep all others out."""
+    monkeypatch.setattr(admission, "OPEN_PARTITIONS_MAX", 2)
+    monkeypatch.setattr(admission, "SMALL_TRANSACTION_PARTITIONS", 2)
+    fixture = Fixture()
+    async with running(fixture) as txn:
+        await begin(txn, "a")
+        await begin(txn, "b")
+        pair = await begin(txn, "c")
+        of_c = "c", pair[0], pair[1]
+        add = txn.clients.add_partitions
+        assert await add(*of_c, [tp("two")], implicit=False) is OK
+        assert await add(*of_c, [tp("three")], implicit=False) is TxnVerdict.UNAVAILABLE
+        record = next(each for each in txn.transactions() if each.transactional_id == "c")
+        limit = admission.Admission(fixture.clock, lambda: 9)
+        asked = {"joining": 1, "open_count": 2}
+        assert limit.of_join(record, ends=True, **asked) is OK
+        assert limit.of_join(record, ends=False, **asked) is TxnVerdict.UNAVAILABLE
 
 
 async def test_INV_TX4_what_is_counted_is_what_there_is_after_a_takeover_and_when_ids_are_forgotten() -> None:  # fmt: skip

@@ -4,6 +4,8 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import click
@@ -18,7 +20,8 @@ from region_broker.security.sealing.key_ring import WrappedVersion, read_ring
 
 
 def run(group: click.Group, *arguments: object) -> None:
-    group.main([str(each) for each in arguments], standalone_mode=False)
+    with redirect_stdout(StringIO()):  # `token create` prints the secret
+        group.main([str(each) for each in arguments], standalone_mode=False)
 
 
 @pytest.fixture
@@ -237,3 +240,21 @@ def test_a_folder_that_is_not_there_is_named(
         run(key, "make", tmp_path / "none" / "keys.toml", "orders", "--file", tmp_path / "k")
     assert f"the folder {tmp_path / 'none'} is not there" in capsys.readouterr().err
     assert not (tmp_path / "k").exists()
+
+
+def test_INV_CCH2_no_link_that_stands_in_the_place_of_a_lock_is_followed(tmp_path: Path) -> None:
+    """Whoever may write to the folder would choose a file that root gives to the folder's owner."""
+    other, path = tmp_path / "other", tmp_path / "keys.toml"
+    other.write_text("of somebody else")
+    before = other.stat()
+    (tmp_path / "keys.toml.lock").symlink_to(other)
+    with pytest.raises(OSError, match="symbolic"), locked(path):
+        raise AssertionError("it was locked")
+    after = other.stat()
+    assert (after.st_uid, after.st_mode, after.st_size) == (before.st_uid, before.st_mode, before.st_size)  # fmt: skip
+
+
+def test_INV_CCH1_the_lock_is_for_who_may_change_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    with locked(path):
+        assert path.with_name("keys.toml.lock").stat().st_mode & 0o777 == 0o600

@@ -83,6 +83,18 @@ async def test_INV_HD10_without_memory_nothing_is_listed_and_few_topics_are_told
             memory.hold(filler, 0)
 
 
+async def test_INV_HD10_a_description_of_few_topics_waits_for_none(tmp_path: Path) -> None:
+    """As Java's AdminClient asks for a topic (describeTopics)."""
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        memory = fixture.services.memory
+        memory.hold(Share(), memory.left_bytes)
+        client = await fixture.connect()
+        asked = {"topics": [{"name": "t"}], "response_partition_limit": 2_000, "cursor": None}
+        (topic,) = (await asyncio.wait_for(client.call(75, 0, asked), 10)).topics
+        assert topic.error_code == 0
+
+
 @pytest.mark.parametrize(
     ("key", "version", "asked"),
     [

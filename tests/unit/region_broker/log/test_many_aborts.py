@@ -105,3 +105,14 @@ def test_INV_A2_an_index_is_written_as_it_always_was() -> None:
     written = encode_aborted([AbortedTxn(ProducerId(1), 2, 3), AbortedTxn(ProducerId(1 << 40), 4, 5)])  # fmt: skip
     fields = (1, 2, 3, 1 << 40, 4, 5)
     assert unpack_frame(b"TMAX", 1, written) == b"".join(each.to_bytes(8) for each in fields)
+
+
+@pytest.mark.parametrize("bound", [("SEGMENTS_MAX", 1), ("BYTES_FOR_PRODUCER", 1 << 30)], ids=str)
+def test_INV_APP3_aborts_fill_a_segment_also_where_others_would_grow(
+    monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int]
+) -> None:
+    monkeypatch.setattr(appender, *bound)
+    some = fixture()
+    for producer in range(ABORTS):
+        abort(some, producer)
+    assert bases(some) == [0, 6, 12, 18]

@@ -8,7 +8,7 @@ from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.producer_room import IDLE_MS
+from region_broker.partitions.producer_room import FOUND_MS, IDLE_MS
 from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import Fixture, append_marker, batch, fixture
 
@@ -94,6 +94,7 @@ def test_INV_PRR1_what_a_start_finds_in_the_logs_counts() -> None:
     some.sync()
     some.close_and_reopen()
     some.table.finish_drops()
+    some.clock.now_ms += FOUND_MS  # INV-PRR3
     assert sent(some.partition, 4).verdict is AppendVerdict.TOO_MANY_PRODUCERS
 
 
@@ -170,3 +171,36 @@ def test_INV_PRR2_an_open_transaction_is_never_forgotten() -> None:
         some.table.maintain(lambda _: None)
         some.clock.now_ms += DAY_MS
     assert ids_of(some.partition) == {0, 1, 2, 3}
+
+
+def test_INV_PRR3_a_start_that_finds_many_goes_on_with_new_ones_for_a_while() -> None:
+    """An older version let in any number, and none of them is known to be idle yet: clients take a refusal for final."""
+    some = room_for(100)
+    for n in range(30):
+        sent(some.partition, n)
+    some.sync()
+    some.config = replace(some.config, partition_producers_max=4, producers_max=10)
+    some.close_and_reopen()
+    some.table.finish_drops()
+    verdicts = [sent(some.partition, 100 + n).verdict for n in range(3)]
+    assert verdicts == [AppendVerdict.APPENDED] * 2 + [AppendVerdict.TOO_MANY_PRODUCERS]
+    some.clock.now_ms += FOUND_MS
+    assert sent(some.partition, 200).verdict is AppendVerdict.TOO_MANY_PRODUCERS
+    some.table.maintain(lambda _: None)
+    some.clock.now_ms += IDLE_MS
+    some.table.maintain(lambda _: None)
+    assert len(ids_of(some.partition)) == 2
+    assert sent(some.partition, 300).verdict is AppendVerdict.APPENDED
+
+
+def test_INV_PRR3_so_does_a_node_that_found_many_in_all_its_logs() -> None:
+    some = room_for(100, partition_count=3)
+    for partition in some.partitions:
+        for n in range(4):
+            sent(partition, n)
+    some.sync()
+    some.config = replace(some.config, partition_producers_max=50, producers_max=6)
+    some.close_and_reopen()
+    some.table.finish_drops()
+    verdicts = [sent(some.partition, 100 + n).verdict for n in range(4)]
+    assert verdicts == [AppendVerdict.APPENDED] * 3 + [AppendVerdict.TOO_MANY_PRODUCERS]

@@ -1,6 +1,7 @@
 """What goes from a log's start: by order while the log is cut, and by age where records have no time."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -418,6 +419,56 @@ def test_retention_asks_for_the_newest_time_without_reading_whole_indexes(
     monkeypatch.setattr(SimulatedFile, "pread_cached", lambda *_: b"")
     with pytest.raises(ColdRange):
         oldest.latest_ms(wait=False)
+
+
+def test_INV_X3_an_index_file_that_the_disk_cannot_read_is_built_again() -> None:
+    some = two_old_logs()
+    some.close_and_reopen()
+    oldest = some.partition.log.content.segments.segments[0]
+
+    def bad_sector(operation: str, path: Path) -> None:
+        if path == oldest.index_path() and operation in {"pread", "read_file"}:
+            raise OSError(errno.EIO, "a bad sector")
+
+    some.disk.fault = bad_sector
+    assert oldest.newest_ms() == 1_700_000_000_000
+    assert some.partition.failed is None
+
+
+def test_retention_goes_by_times_whose_checksum_is_right() -> None:
+    """The head of an index alone is not checked: one flipped bit would delete what is young."""
+    some = two_old_logs()
+    some.clock.now_ms = 1_700_000_000_000 + 1_000
+    some.close_and_reopen()
+    oldest = some.partition.log.content.segments.segments[0]
+    content = bytearray(some.disk.read_file(oldest.index_path()))
+    at = content.index((1_700_000_000_000).to_bytes(8, "big"))
+    content[at : at + 8] = (1).to_bytes(8, "big")
+    some.disk.write_file_atomic(oldest.index_path(), bytes(content))
+    assert oldest.newest_ms() == 1
+    assert some.table.maintain(lambda _: None) == 0
+    assert oldest.newest_ms() == 1_700_000_000_000
+
+
+def test_a_budget_of_deletions_is_given_back_where_nothing_could_be_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some = two_old_logs()
+
+    def fail(*_: object) -> NoReturn:
+        raise LogDamaged("it cannot be told")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trimmer, "keep_state_at", fail)
+        budget = DeletionBudget(3)
+        with pytest.raises(LogDamaged):
+            some.partition.log.trimmer.apply_retention(
+                now_ms=some.clock.now_ms, hold_offset=INT32_MAX, budget=budget
+            )
+    assert budget.left == 3
+    budget.left = -7
+    trim = some.partition.log.trimmer.apply_retention
+    assert trim(now_ms=some.clock.now_ms, hold_offset=INT32_MAX, budget=budget) == 0
 
 
 @pytest.mark.parametrize("what", ["gone", "damaged", "another's"])

@@ -29,10 +29,12 @@ from tests.fixtures.waiting import until
 
 REQUEST = struct.pack(">ihhi", 8, 60, 0, 1)
 HUGE_BYTES = 64 << 20
+THROTTLE_MS = 60_000
 
 
 class Served:
-    """A server on a manual clock; API 60 is answered shortly, API 61 with HUGE_BYTES, API 62 and Fetch once `gate` is open."""
+    """A server on a manual clock; API 60 is answered shortly, API 61 with HUGE_BYTES, API 62, 63 and Fetch once `gate` is open, and who sent
+    API 63 is left unread for THROTTLE_MS then."""
 
     def __init__(self, **limits: Any) -> None:
         self.clock = ManualClock()
@@ -43,8 +45,10 @@ class Served:
         self.clients: list[RawClient] = []
 
     async def answer(self, incoming: Incoming) -> Buffer | None:
-        if incoming.api_key in {62, FETCH_KEY}:
+        if incoming.api_key in {62, 63, FETCH_KEY}:
             await self.gate.wait()
+        if incoming.api_key == 63:
+            incoming.throttle_ms = THROTTLE_MS
         self.answered += 1
         return bytes(HUGE_BYTES if incoming.api_key == 61 else 4)
 

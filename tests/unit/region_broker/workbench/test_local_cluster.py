@@ -59,7 +59,7 @@ def test_INV_LC4_where_more_ports_are_dialled_from_the_others_are_taken(
 def test_INV_LC5_a_port_is_given_to_no_other_cluster_while_this_one_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_plan, "PORTS_OF_OUR_OWN", (29_000, 29_004))
+    monkeypatch.setattr(cluster_plan, "PORTS_OF_OUR_OWN", (19_990, 19_994))
 
     def opened(name: str) -> LocalCluster:
         return LocalCluster.open(
