@@ -407,7 +407,7 @@ class KafkaServer:
             link.frame_since_ms = -1
             if self._memory.spend_turn(link.share):
                 link.turn = slot
-                self._end_small_turn(link)
+                _end_small_turn(self._memory, link)
             if self._charge is not None:
                 self._charge(slot.incoming)
                 if slot.incoming.throttle_ms:
@@ -601,18 +601,10 @@ class KafkaServer:
 
     def _note_held(self, link: _Link) -> None:
         """Count what a connection holds now, which has become less, and let it be read again."""
-        self._end_small_turn(link)
+        _end_small_turn(self._memory, link)
         if link in self._links:
             link.count_in(self._memory)
         link.wake.set()
-
-    def _end_small_turn(self, link: _Link) -> None:
-        """Let another one have the turn whose frame takes little: it is answered, was handed back, or is small and may wait for minutes (INV-MB2)."""
-        if link.turn is None or len(link.turn.incoming.frame) > limits.FREE_HELD_BYTES:
-            return
-        if link.share.turn_is_spent:
-            self._memory.end_turn(link.share)
-        link.turn = None
 
     def _refuse(self, link: _Link, reason: str, error: Exception, trace: Trace) -> None:
         self._metrics.connections_refused.labels(reason).inc()
@@ -647,6 +639,15 @@ async def _raising(error: Exception) -> None:
 def _trace_of(link: _Link) -> Trace:
     """Return the fields of a connection, where no request can be named."""
     return {"client": link.core.peer.address, "connection_id": link.core.peer.connection_id}
+
+
+def _end_small_turn(memory: MemoryBudget, link: _Link) -> None:
+    """Let another one have the turn whose frame takes little: it is answered, was handed back, or is small and may wait for minutes (INV-MB2)."""
+    if link.turn is None or len(link.turn.incoming.frame) > limits.FREE_HELD_BYTES:
+        return
+    if link.share.turn_is_spent:
+        memory.end_turn(link.share)
+    link.turn = None
 
 
 def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:

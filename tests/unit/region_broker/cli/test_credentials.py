@@ -227,7 +227,12 @@ def test_INV_CTK2_who_could_read_the_file_still_can_when_root_has_changed_it(
     assert tokens("create", "a", "--role", "reader", file=path).exit_code == 0
     path.chmod(0o640)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "chown", lambda at, *owner: given.append((Path(at).name, *owner)))
+
+    def fchown(descriptor: int, *owner: int) -> None:
+        uid, gid = owner
+        given.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, uid, gid))
+
+    monkeypatch.setattr(os, "fchown", fchown)
     found = path.stat()
     assert tokens("create", "b", "--role", "reader", file=path).exit_code == 0
     folder = tmp_path.stat()
