@@ -6,6 +6,7 @@ INV-S2  `judge` and `judge_marker` change nothing and await nothing: judge, writ
         step of the event loop (C7).
 INV-S3  A duplicate is answered from the window with the offset it got first (C2).
 INV-S4  A batch never joins a transaction of another producer epoch (B9, P2).
+INV-S6  No batch outside transactions takes the place of one of a producer that writes in them: who reads a log knows its ids and sequences
 INV-S5  A decision is carried out at most once per partition (T6).
 
 Verdicts follow Kafka's order: duplicate, producer epoch, sequence, transaction state (P10).
@@ -171,8 +172,18 @@ class PartitionState:
 
     def _judge_known(self, entry: ProducerEntry, header: BatchHeader) -> Judgement:
         first = header.base_sequence
+        if not header.is_transactional and entry.ended_transactions:
+            return Judgement(
+                Verdict.INVALID_TXN_STATE,
+                detail=f"producer {entry.producer_id} writes in transactions, and this batch is in none",
+            )
         if header.producer_epoch == entry.producer_epoch:
             original = entry.window.find(first, header.last_sequence)
+            if original is not None and header.is_transactional and not entry.writes_in_transactions:  # fmt: skip
+                return Judgement(
+                    Verdict.OUT_OF_ORDER_SEQUENCE,
+                    detail=f"sequences {first} to {header.last_sequence} of producer {entry.producer_id} were written outside of any transaction",
+                )
             if original is not None:
                 return Judgement(Verdict.DUPLICATE, original.base_offset, original.timestamp_ms)
             expected = entry.window.expected_sequence

@@ -70,6 +70,16 @@ class ProducerEntry:
     """When `expire` first found it with nothing new, monotonic; of this process, not of the log."""
 
     @property
+    def ended_transactions(self) -> bool:
+        """Whether a transaction of this producer has ended here: it is one that writes in transactions."""
+        return self.coordinator_epoch != NO_COORDINATOR_EPOCH
+
+    @property
+    def writes_in_transactions(self) -> bool:
+        """Whether any transaction of this producer is known here."""
+        return self.in_transaction or self.ended_transactions
+
+    @property
     def in_transaction(self) -> bool:
         """Whether a transaction of this producer is open here."""
         return self.txn_first_offset >= 0
@@ -176,7 +186,7 @@ class ProducerTable:
         if excess <= 0:
             return []
         idle = [
-            (entry.coordinator_epoch != NO_COORDINATOR_EPOCH, entry.idle_since_ms, producer_id)
+            (entry.ended_transactions, entry.idle_since_ms, producer_id)
             for producer_id, entry in self._entries.items()
             if entry.idle_since_ms is not None and monotonic_ms - entry.idle_since_ms >= idle_ms
         ]

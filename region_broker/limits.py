@@ -116,6 +116,9 @@ CLEANER_BYTES_PER_S: Final = 32 * MIB
 
 TOPIC_NAME_LENGTH_MAX: Final = 249  # Kafka: Topic.MAX_NAME_LENGTH
 PARTITION_COUNT_MAX: Final = 1_000
+# Partitions of all topics together: each is a folder, two open files and a place in each tidemark, at each node, and what names all of a
+# region's logs in one message or record has room for twice as many.
+ALL_PARTITIONS_MAX: Final = 50_000
 MIRROR_HOLD_MS: Final = 7 * 24 * 3_600_000
 """How long retention waits for a mirror that is not heard (T14)."""
 CREATE_TOPICS_MAX: Final = 1_000
@@ -170,6 +173,10 @@ OFFSET_METADATA_BYTES_MAX: Final = 4_096  # Kafka's offset.metadata.max.bytes
 # What one OffsetCommit or TxnOffsetCommit may write, in one batch (some 40,000 offsets). Kafka's limit there is that of
 # a batch, 1 MB by default.
 OFFSET_COMMIT_BYTES_MAX: Final = 4 * MIB
+# Offsets that open transactions have staged in one shard, each with 64 characters of metadata: some 300 bytes each. Beyond it a transaction
+# stages no more than a few, without much metadata, so that who fills it keeps nobody out.
+PENDING_OFFSETS_MAX: Final = 500_000
+FEW_OFFSETS: Final = 40
 # A pattern of topics (KIP-848): its length, and its states once repetitions are written out. A name of full
 # length then costs TOPIC_NAME_LENGTH_MAX * TOPIC_REGEX_STATES_MAX steps at most.
 TOPIC_REGEX_BYTES_MAX: Final = 1_024

@@ -43,8 +43,10 @@ from region_broker.groups.shard import Shard, ShardHooks, ShardStatus
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.limits import (
     ELEMENTS_AT_ONCE_MAX,
+    FEW_OFFSETS,
     OFFSET_COMMIT_BYTES_MAX,
     OFFSET_METADATA_BYTES_MAX,
+    PENDING_OFFSETS_MAX,
     PIECE_ELEMENTS,
     YIELD_ROWS,
 )
@@ -116,6 +118,8 @@ class OffsetService:
             verdict = GroupVerdict.LOADING
         if verdict is GroupVerdict.OK and ready.batch.size_bytes > OFFSET_COMMIT_BYTES_MAX:
             verdict = GroupVerdict.COMMIT_TOO_LARGE
+        if verdict is GroupVerdict.OK and _has_no_room(shard, ready.offsets, producer):
+            verdict = GroupVerdict.NOT_AVAILABLE
         if verdict is not GroupVerdict.OK:
             return CommitOutcome(verdict)
         if not ready.offsets.in_order:
@@ -254,6 +258,14 @@ class OffsetService:
                 self._hooks.fail(shard, term)
         verdict = shard.since(term)
         return FetchOutcome(verdict, offsets if verdict is GroupVerdict.OK else ())
+
+
+def _has_no_room(shard: Shard, offsets: OffsetsToPut, producer: TxnProducer | None) -> bool:
+    """Return whether open transactions have staged so much that these, which are not few, must wait (INV-GO7)."""
+    if producer is None:
+        return False
+    added = shard.table.staged_weight(offsets, producer.producer_id)
+    return added > FEW_OFFSETS and shard.table.pending_weight + added > PENDING_OFFSETS_MAX
 
 
 def _is_unfenced(shard: Shard, request: CommitRequest) -> bool:

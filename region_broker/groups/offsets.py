@@ -5,6 +5,8 @@ INV-GO5  nothing with a pending offset expires (C45)
 INV-GO6  an offset belongs to the topic whose id its record carries: one that has its name later has no offset. A topic
          that is not there takes nothing away: only a deletion does. The metadata name it, or another topic under the name
          proves it (T34): whoever leads next forgets what the leader of then had no time to forget
+INV-GO7  what open transactions have staged takes bounded memory: beyond PENDING_OFFSETS_MAX a TxnOffsetCommit of more than a few offsets waits, as clients
+         ask again
 The table is a function of the ledger alone: live == replay(log) after every step (B5). At a commit marker the pending
 offset wins iff its record lies behind the committed one's in the ledger; at an abort marker it is dropped (C44). A
 tombstone removes the committed offset and every pending one of that partition (C45).
@@ -17,7 +19,7 @@ records of others commute with it because record offsets are compared, not times
 Not here: who may commit (`group`), the ledger (`ports`).
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
@@ -69,6 +71,7 @@ class CommittedOffset:
 
 Places: TypeAlias = dict[TopicPartition, CommittedOffset]
 NOWHERE: Final = -1
+WEIGHED_CHARS: Final = 64
 
 
 @dataclass(slots=True)
@@ -102,6 +105,8 @@ class OffsetTable:
     last_record_offset: dict[str, int] = field(default_factory=dict)
     _staging: dict[str, set[ProducerId]] = field(default_factory=dict, compare=False, repr=False)
     """Which producers have an offset of a group in `pending`: a tombstone does not look through all open transactions."""
+    pending_weight: int = field(default=0, compare=False)
+    """How much memory `pending` takes, by `_weight`."""
     _topic_ids: dict[UUID, UUID] = field(default_factory=dict, compare=False, repr=False)
     """Each id once, for all the offsets that carry it."""
 
@@ -153,7 +158,10 @@ class OffsetTable:
         place = _place(decode_offset_value(raw), record.offset, transactional=transactional)
         if place.topic_id is not None:
             place.topic_id = self._topic_ids.setdefault(place.topic_id, place.topic_id)
-        self._places(key.group_id, record.producer_id)[key.tp] = place
+        places = self._places(key.group_id, record.producer_id)
+        if transactional:
+            self.pending_weight += _weight((place,)) - _weight_of(places, (key.tp,))
+        places[key.tp] = place
 
     def put(self, offsets: OffsetsToPut, base_offset: int, producer_id: ProducerId) -> None:
         """Apply one commit whose records lie at `base_offset`, +1, ..; cheap for many."""
@@ -161,8 +169,16 @@ class OffsetTable:
         for place in offsets.in_order:
             place.record_offset = record_offset
             record_offset += 1
-        self._places(offsets.group_id, producer_id).update(offsets.places)
+        places = self._places(offsets.group_id, producer_id)
+        if producer_id != NO_PRODUCER_ID:
+            self.pending_weight += _weight(offsets.places.values()) - _weight_of(places, offsets.places)  # fmt: skip
+        places.update(offsets.places)
         self._note_write(offsets.group_id, record_offset - 1)
+
+    def staged_weight(self, offsets: OffsetsToPut, producer_id: ProducerId) -> int:
+        """Return what these, staged by a producer, would add to `pending_weight`."""
+        staged = self.pending.get(producer_id, {}).get(offsets.group_id, {})
+        return _weight(offsets.places.values()) - _weight_of(staged, offsets.places)
 
     def _places(self, group_id: str, producer_id: ProducerId) -> Places:
         if producer_id == NO_PRODUCER_ID:
@@ -185,7 +201,11 @@ class OffsetTable:
         for producer_id in tuple(self._staging.get(key.group_id, ())):
             staged = self.pending[producer_id]
             held = staged[key.group_id]
-            if held.pop(key.tp, None) is not None and not held:
+            gone = held.pop(key.tp, None)
+            if gone is None:
+                continue
+            self.pending_weight -= _weight((gone,))
+            if not held:
                 del staged[key.group_id]
                 self._unstage(key.group_id, producer_id)
                 if not staged:
@@ -194,6 +214,7 @@ class OffsetTable:
     def _end_transaction(self, producer_id: ProducerId, *, commit: bool) -> None:
         for group_id, staged in self.pending.pop(producer_id, {}).items():
             self._unstage(group_id, producer_id)
+            self.pending_weight -= _weight(staged.values())
             if commit:
                 places = self.committed.setdefault(group_id, {})
                 for tp, place in staged.items():
@@ -260,6 +281,15 @@ class OffsetTable:
                 since_ms = max(since_ms, empty_since_ms)
             if now_ms - since_ms >= retention_ms and tp not in pending:
                 yield OffsetKey(group_id, tp)
+
+
+def _weight(places: Iterable[CommittedOffset]) -> int:
+    """Return 1 for each offset, of some 300 bytes, and 1 for each WEIGHED_CHARS of its metadata, of up to four bytes each."""
+    return sum(1 + len(place.metadata) // WEIGHED_CHARS for place in places)
+
+
+def _weight_of(places: Places, partitions: Iterable[TopicPartition]) -> int:
+    return _weight(place for tp in partitions if (place := places.get(tp)) is not None)
 
 
 def _place(value: OffsetValue, record_offset: int, *, transactional: bool) -> CommittedOffset:

@@ -31,6 +31,8 @@ from idempotency.record_batch import (
 from region_broker.limits import RECORD_COUNT_MAX
 
 CODEC_MAX: Final = 4
+_PACKED_RECORDS_OF_A_BYTE: Final = 128
+"""No codec comes near it: each record has an offset of its own, which the one before has not. 2^31 offsets, a segment's most, take 16 MB so."""
 _RECORD_BYTES_MIN: Final = 7
 """Length, attributes, two deltas, two lengths and the count of headers: a byte each at least (KIP-98)."""
 
@@ -150,6 +152,7 @@ def _invalid(header: BatchHeader) -> str:
 
 def _records_max(header: BatchHeader) -> int:
     """Return how many records a batch may say that it has; what packed ones hold nobody knows before they are unpacked (INV-AD3)."""
+    payload_bytes = header.size_bytes - HEADER_BYTES
     if header.attributes & CODEC_MASK:
-        return RECORD_COUNT_MAX
-    return min(RECORD_COUNT_MAX, (header.size_bytes - HEADER_BYTES) // _RECORD_BYTES_MIN)
+        return min(RECORD_COUNT_MAX, payload_bytes * _PACKED_RECORDS_OF_A_BYTE)
+    return min(RECORD_COUNT_MAX, payload_bytes // _RECORD_BYTES_MIN)

@@ -30,7 +30,9 @@ from region_broker.controller.metadata_commands import (
     SetTopicConfigs,
 )
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.refusals import TOO_MANY_PARTITIONS
 from region_broker.controller.topic_names import name_waited_for
+from region_broker.limits import ALL_PARTITIONS_MAX
 from region_broker.partitions.letting_go import holds_records
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.unbroken import to_its_end
@@ -77,7 +79,8 @@ class TopicRegistry:
         self, name: str, partition_count: int, configs: Mapping[str, str],
         topic_id: UUID | None = None,
     ) -> TopicImage:  # fmt: skip
-        """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
+        """Create a topic and open its partitions; `CommandRefused` when the name is taken, or there are too many partitions."""
+        self._check_room(partition_count)
         topic = TopicImage(
             topic_id=topic_id or self._chance.uuid(),
             name=name,
@@ -85,6 +88,16 @@ class TopicRegistry:
             configs=dict(configs),
         )
         return await to_its_end(self._change_partitions(topic, CreateTopic(topic)))
+
+    def _check_room(self, added: int) -> None:
+        """Raise `CommandRefused` where all topics together would have more partitions than nodes and mirrors can take."""
+        present = sum(topic.partition_count for topic in self._metadata.image.topics.values())
+        if present + added > ALL_PARTITIONS_MAX:
+            raise CommandRefused(
+                TOO_MANY_PARTITIONS,
+                f"all topics together have {present} partitions, and {ALL_PARTITIONS_MAX} are the most: {added} more do not fit. Delete topics, or use"
+                " fewer partitions for each",
+            )
 
     async def _change_partitions(
         self, changed: TopicImage, command: CreateTopic | ResizeTopic
@@ -136,6 +149,7 @@ class TopicRegistry:
         """
         topic = self._known(name)
         assert partition_count > expected, (partition_count, expected)
+        self._check_room(partition_count - expected)
         command = ResizeTopic(topic.topic_id, partition_count, expected)
         return await to_its_end(self._change_partitions(topic, command))
 

@@ -5,11 +5,14 @@ INV-DAR1  records deleted, groups and offsets deleted, and markers written by an
 INV-DAR3  who may delete none of what a request names is refused without an intent: it would else fill the disk of the trail, without which nothing
           is changed, by what it may not. Its refusals are recorded, as all are
 INV-DAR2  of such a request `refused` says that nothing was done: where a part of it was, or nobody knows, that is recorded, with the errors
+INV-DAR4  what a record says of a request is made of so many of its rows as a record may have: a name of 32 kB beside each of 100,000 partitions
+          would be gigabytes
 Nothing here is for requests that only read or write records.
 Not here: the handlers.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -28,6 +31,10 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 Told = tuple[str, str, Mapping[str, Detail]]
 """Type and name of what it is done to, and how."""
 _NAMED_MAX: Final = 5
+_ROWS_MAX: Final = 20_000
+"""What no record has room for with names of one letter (`security.audit.events`)."""
+_NAME_CHARS_MAX: Final = 300
+"""Longer than any topic's name; of a group's the record keeps as much."""
 _ANSWERED = Fields | bytes | Written | None
 _MAY_BE_DONE: Final = frozenset(
     code.name
@@ -42,36 +49,52 @@ _MAY_BE_DONE: Final = frozenset(
 """What is answered where it had begun, and its end is not known (P18); where it had not begun, too, which nobody tells apart here."""
 
 
+def _few(rows: Iterable[str], count: int) -> list[str]:
+    """Return as many of `count` rows as a record may have: it says how many it leaves out (INV-DAR4)."""
+    shown = list(islice(rows, _ROWS_MAX))
+    return shown if count <= _ROWS_MAX else [*shown, f"...(+{count - _ROWS_MAX})"]
+
+
+def _short(name: object) -> str:
+    return str(name)[:_NAME_CHARS_MAX]
+
+
+def _count(request: Any) -> int:
+    return sum(len(topic.partitions) for topic in request.topics)
+
+
 def _delete_records(request: Any) -> Told:
-    rows = [
-        f"{topic.name}-{item.partition_index} below {item.offset}"
+    rows = (
+        f"{_short(topic.name)}-{item.partition_index} below {item.offset}"
         for topic in request.topics
         for item in topic.partitions
-    ]
-    return "TOPIC", _named([str(topic.name) for topic in request.topics]), {"below": rows}
+    )
+    below = _few(rows, _count(request))
+    return "TOPIC", _named([str(topic.name) for topic in request.topics]), {"below": below}
 
 
 def _delete_groups(request: Any) -> Told:
-    groups = [str(group) for group in request.groups_names]
-    return "GROUP", _named(groups), {"groups": groups}
+    groups = request.groups_names
+    return "GROUP", _named([str(each) for each in groups]), {"groups": _few(map(_short, groups), len(groups))}  # fmt: skip
 
 
 def _delete_offsets(request: Any) -> Told:
-    rows = [
-        f"{topic.name}-{item.partition_index}"
+    rows = (
+        f"{_short(topic.name)}-{item.partition_index}"
         for topic in request.topics
         for item in topic.partitions
-    ]
-    return "GROUP", str(request.group_id), {"offsets": rows}
+    )
+    return "GROUP", str(request.group_id), {"offsets": _few(rows, _count(request))}
 
 
 def _write_markers(request: Any) -> Told:
-    rows = [
-        f"{'commit' if marker.transaction_result else 'abort'} producer={marker.producer_id} on {topic.name}"
+    rows = (
+        f"{'commit' if marker.transaction_result else 'abort'} producer={marker.producer_id} on {_short(topic.name)}"
         for marker in request.markers
         for topic in marker.topics
-    ]
-    return "CLUSTER", "markers", {"markers": rows}
+    )
+    count = sum(len(marker.topics) for marker in request.markers)
+    return "CLUSTER", "markers", {"markers": _few(rows, count)}
 
 
 class _Asked(msgspec.Struct, frozen=True):

@@ -96,7 +96,9 @@ async def offsets_of(
     Those were not committed, even where they exist by the time of the answer. Topics that are `denied` are left out. Nothing is judged anew:
     what would be left out by that, as rights go while a request waits, would be acknowledged.
     """
-    offsets: list[OffsetToCommit] = []
+    offsets: dict[
+        TopicPartition, OffsetToCommit
+    ] = {}  # of a partition that is named again the last counts
     unknown: set[TopicPartition] = set()
     for name, topic in topics:
         if name in denied:
@@ -110,9 +112,7 @@ async def offsets_of(
                 unknown.add(tp)
                 continue
             epoch = LeaderEpoch(getattr(part, "committed_leader_epoch", -1))
-            offsets.append(
-                OffsetToCommit(
-                    tp, part.committed_offset, epoch, part.committed_metadata or "", known.topic_id
-                )
+            offsets[tp] = OffsetToCommit(
+                tp, part.committed_offset, epoch, part.committed_metadata or "", known.topic_id
             )
-    return tuple(offsets), unknown
+    return tuple(offsets.values()), unknown

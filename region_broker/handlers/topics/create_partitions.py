@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.controller.refusals import TOO_MANY_PARTITIONS
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
@@ -26,6 +27,7 @@ _STRICT_SINCE: Final = 3
 _ERRORS: Final = {
     "unknown-topic": ErrorCode.unknown_topic_or_partition,
     NOT_ACTING: ErrorCode.not_controller,
+    TOO_MANY_PARTITIONS: ErrorCode.policy_violation,
 }
 
 

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import TopicImage
+from region_broker.controller.refusals import TOO_MANY_PARTITIONS
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.controller.topic_names import collision, name_problem
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_by_cluster, sees
@@ -29,6 +30,7 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 _ERRORS: Final = {
     "topic-exists": ErrorCode.topic_already_exists,
     NOT_ACTING: ErrorCode.not_controller,
+    TOO_MANY_PARTITIONS: ErrorCode.policy_violation,
 }
 _NO_CONFIGS: Final = {
     "num_partitions": -1, "replication_factor": -1, "configs": None,

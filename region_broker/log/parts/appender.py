@@ -21,7 +21,7 @@ from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
 from region_broker.limits import SEGMENT_ABORTED_MAX
 from region_broker.log.failures import PartitionFailed
-from region_broker.log.indexes.aborted_index import encode_aborted
+from region_broker.log.indexes.aborted_index import NOWHERE, encode_aborted
 from region_broker.log.journal.sync_job import Seal
 from region_broker.log.log_config import FlushPolicy
 from region_broker.log.parts.content import LogContent
@@ -154,11 +154,13 @@ class LogAppender:
         assert full.live_index is not None
         start, end = full.base_offset, full.next_offset
         fresh = Segment.create(content.folder, content.cache, content.config, end)
+        aborted = aborted_with_marker_in(content.state, start, end)
+        full.aborted_from = min((each.first_offset for each in aborted), default=NOWHERE)
         self._durability.rolled(
             Seal(
                 segment=full,
                 index=full.live_index.encode(full.summary()),
-                aborted=encode_aborted(aborted_with_marker_in(content.state, start, end)),
+                aborted=encode_aborted(aborted),
                 snapshot=content.state.encode(),
                 epochs=content.epochs.encode(),
             )

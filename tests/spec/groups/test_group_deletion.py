@@ -15,6 +15,7 @@ import pytest
 
 from idempotency.identity import NO_LEADER_EPOCH, ProducerEpoch, ProducerId
 from idempotency.pieces import drained
+from region_broker.groups import offset_service
 from region_broker.groups.deletion import judge_deletion, subscription_topics
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.modern.messages import HeartbeatRequest
@@ -371,3 +372,35 @@ async def test_INV_GV4_a_commit_for_a_topic_that_is_another_now_is_refused() -> 
         )
         assert outcome.of(wanted.tp) is V.UNKNOWN_PARTITION
         assert await committed(fixture) == [-1]
+
+
+async def test_INV_GO7_what_open_transactions_have_staged_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that stages offsets under many transactional ids, with metadata, and ends none, filled memory: also of who leads next."""
+    monkeypatch.setattr(offset_service, "PENDING_OFFSETS_MAX", 100)
+    fixture, others = Fixture(), [TxnProducer(ProducerId(n), ProducerEpoch(0)) for n in range(9)]
+    async with running(fixture):
+        fixture.topics.put("t", 200, number=1)
+        staged = fixture.groups.txn_commit_offsets
+        assert (await staged(commit_of(*range(60)), others[0])).verdict is V.OK
+        assert (await staged(commit_of(*range(60)), others[0])).verdict is V.OK, "the same again"
+        (table,) = [shard.table for shard in fixture.groups.shards if shard.table.pending]
+        assert table.pending_weight == 60
+        large = commit_of(*range(60))
+        assert (await staged(large, others[1])).verdict is V.NOT_AVAILABLE
+        assert table.pending_weight == 60
+        for other in others[2:5]:  # few are let in, or one client keeps all others out
+            assert (await staged(commit_of(*range(40)), other)).verdict is V.OK
+        noted = replace(large.offsets[0], metadata="m" * 64 * 41)
+        with_metadata = replace(large, offsets=(noted,))
+        assert (await staged(with_metadata, others[6])).verdict is V.NOT_AVAILABLE
+        fixture.assert_live_is_replay()
+        for other in (others[0], *others[2:5]):
+            fixture.end_transaction("g", other.producer_id, commit=other is others[0])
+        assert table.pending_weight == 0
+        assert (await staged(with_metadata, others[6])).verdict is V.OK
+        assert table.pending_weight == 42
+        await fixture.groups.delete_offsets("g", [tp(0, "t")])
+        assert table.pending_weight == 0
+        fixture.assert_live_is_replay()

@@ -479,3 +479,17 @@ async def test_KIP467_an_answer_names_the_records_for_which_a_batch_was_refused(
         named = [[each.batch_index for each in row.record_errors] for row in rows]
         assert named == [[1, 3], [1]]  # of all in an answer so many, and no more
         assert all("have no key" in row.error_message for row in rows)
+
+
+@pytest.mark.parametrize(("says", "verdict"), [(128, AppendVerdict.APPENDED), (129, AppendVerdict.INVALID_RECORD)])  # fmt: skip
+def test_INV_AD3_a_packed_batch_says_no_more_records_than_codecs_can_pack(
+    says: int, verdict: AppendVerdict
+) -> None:
+    """A batch of 61 bytes that said a million of them began a segment each two thousand times."""
+    some = fixture()
+    data = bytearray(build_batch([Record(None, b"v")], codec=Codec.GZIP))
+    count = says * (len(data) - 61)
+    data[23:27] = (count - 1).to_bytes(4, "big")
+    data[57:61] = count.to_bytes(4, "big")
+    data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4, "big")
+    assert some.partition.writer.append(bytes(data)).verdict is verdict

@@ -251,7 +251,9 @@ def test_C10_plain_batch_while_a_transaction_is_open_is_invalid() -> None:
     state = state_of(data(0, transactional=True))
     assert state.judge(data(sequence=1)).verdict is Verdict.INVALID_TXN_STATE
     state.apply(*end(1, marker()))
-    assert state.judge(data(sequence=1)).verdict is Verdict.FRESH
+    assert (
+        state.judge(data(sequence=1)).verdict is Verdict.INVALID_TXN_STATE
+    )  # INV-S6; Kafka takes it
 
 
 def test_C10_P10_stale_epoch_is_said_before_the_transaction_state() -> None:
@@ -276,3 +278,26 @@ def test_C11_blocks_of_two_regions_never_meet() -> None:
     assert all(left[1] <= right[0] for left, right in itertools.pairwise(ranges))
     assert all(0 <= block.first < block.end <= 2**63 for block in blocks)
     assert block_for(5, 3).first >> 60 == 5
+
+
+def test_INV_S6_no_plain_batch_takes_the_place_of_one_in_a_transaction() -> None:
+    """Whoever may read a log knows its producers: such a batch made the next one of a transaction a duplicate, acknowledged and never written."""
+    state = state_of(data(0, transactional=True), end(1, marker()))
+    plain = data(sequence=1)
+    assert state.judge(plain).verdict is Verdict.INVALID_TXN_STATE
+    assert state.judge(data(sequence=0, producer_epoch=9)).verdict is Verdict.INVALID_TXN_STATE
+    assert state.judge(data(sequence=1, transactional=True)).verdict is Verdict.FRESH
+    assert state.judge(data(sequence=0, transactional=True)).verdict is Verdict.DUPLICATE
+
+
+def test_INV_S6_nor_of_the_first_one_of_all() -> None:
+    state = state_of(data(0, sequence=0))
+    assert state.judge(data(sequence=0)).verdict is Verdict.DUPLICATE
+    assert (
+        state.judge(data(sequence=0, transactional=True)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+    )
+
+
+def test_INV_S6_a_batch_of_an_open_transaction_is_a_duplicate_before_any_has_ended() -> None:
+    state = state_of(data(0, transactional=True))
+    assert state.judge(data(sequence=0, transactional=True)).verdict is Verdict.DUPLICATE

@@ -10,6 +10,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch
 from region_broker.records.batches import Record, build_batch
+from region_broker.region import topics as topics_module
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_fixture
 
 INVALID_TOPIC, EXISTS, INVALID_PARTITIONS, INVALID_CONFIG = 17, 36, 37, 40
@@ -314,3 +315,24 @@ async def test_T18_no_change_is_acknowledged_once_writes_were_stopped_for_a_swit
         assert errors == [not_controller] * 5 + [not_leader, unknown_topic]
         assert fixture.services.metadata.image is image
         assert fixture.partition("orders").log_start_offset == 0
+
+
+async def test_all_topics_together_have_a_bounded_number_of_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a folder and open files at each node, and a place in what names all logs of a region."""
+    monkeypatch.setattr(topics_module, "ALL_PARTITIONS_MAX", 3)
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
+        (row,) = (await client.call(19, 7, create_of("a", count=4))).topics
+        assert (row.error_code, "3 are the most" in row.error_message) == (44, True)
+        (row,) = (await client.call(19, 7, create_of("a", count=2))).topics
+        assert row.error_code == 0
+        (row,) = (await client.call(19, 7, create_of("b", count=2))).topics
+        assert row.error_code == 44
+        asked = {"timeout": 5000, "validate_only": False, "topics": [{"name": "a", "count": 4, "assignments": None}]}  # fmt: skip
+        (row,) = (await client.call(37, 3, asked)).results
+        assert row.error_code == 44
+        asked["topics"] = [{"name": "a", "count": 3, "assignments": None}]
+        (row,) = (await client.call(37, 3, asked)).results
+        assert row.error_code == 0

@@ -1,6 +1,7 @@
 """Requests that destroy something are recorded before, and what is recorded behind is what came of them (INV-DAR1, INV-DAR2)."""
 
 import asyncio
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -103,3 +104,30 @@ async def test_who_asked_is_told_from_the_clients_own_address(host: str, told: s
 
     await handled(all_apis().by_key[42], asked_by(trail, host), ASKED[42], handle)
     assert [each.actor.host for each in trail.told] == [told, told]
+
+
+@pytest.mark.parametrize("key", [21, 27, 42, 47])
+async def test_INV_DAR4_a_record_of_very_long_names_takes_little_memory(key: int) -> None:
+    """A name of 32 kB beside each of 100,000 partitions, in a request of half a megabyte, made gigabytes of text."""
+    name = "\U0001f600" + "x" * 32_000
+    parts = [SimpleNamespace(partition_index=0, offset=7)] * 99_000
+    topics = [SimpleNamespace(name=name, partitions=parts)]
+    markers = [SimpleNamespace(transaction_result=True, producer_id=5, topics=topics * 99_000)]
+    asked = SimpleNamespace(topics=topics, markers=markers, groups_names=[name] * 99_000, group_id="g")  # fmt: skip
+    trail = ToldTrail()
+
+    async def handle() -> Fields:
+        return DONE
+
+    tracemalloc.start()
+    try:
+        await handled(all_apis().by_key[key], asked_by(trail), asked, handle)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 64 << 20
+    details = trail.told[0].details
+    (rows,) = details.values()
+    assert isinstance(rows, list)
+    assert len(rows) == 20_001
+    assert rows[-1] == "...(+79000)"
