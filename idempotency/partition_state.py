@@ -35,6 +35,7 @@ from idempotency.snapshot_draft import SnapshotDraft, packed_in_pieces
 from idempotency.verdicts import FRESH, Judgement, Verdict
 from idempotency.verification import Verifications
 from idempotency.visibility import AbortedTxn, CompletedTxn, Visibility
+from idempotency.window import SentBatch
 
 __all__ = [
     "AbortedTxn", "AcceptedGap", "CompletedTxn", "Judgement", "OpenTxn", "PartitionState",
@@ -172,25 +173,19 @@ class PartitionState:
 
     def _judge_known(self, entry: ProducerEntry, header: BatchHeader) -> Judgement:
         first = header.base_sequence
+        if header.producer_epoch < entry.producer_epoch:
+            return _stale_epoch(header.producer_epoch, entry)
         if not header.is_transactional and entry.ended_transactions:
             return Judgement(
                 Verdict.INVALID_TXN_STATE,
                 detail=f"producer {entry.producer_id} writes in transactions, and this batch is in none",
             )
+        expected = SequenceNumber(0)
         if header.producer_epoch == entry.producer_epoch:
             original = entry.window.find(first, header.last_sequence)
-            if original is not None and header.is_transactional and not entry.writes_in_transactions:  # fmt: skip
-                return Judgement(
-                    Verdict.OUT_OF_ORDER_SEQUENCE,
-                    detail=f"sequences {first} to {header.last_sequence} of producer {entry.producer_id} were written outside of any transaction",
-                )
             if original is not None:
-                return Judgement(Verdict.DUPLICATE, original.base_offset, original.timestamp_ms)
+                return _duplicate(entry, header, original)
             expected = entry.window.expected_sequence
-        elif header.producer_epoch < entry.producer_epoch:
-            return _stale_epoch(header.producer_epoch, entry)
-        else:
-            expected = SequenceNumber(0)
         if first != expected and not self._gap_allowed(entry, header, expected):
             return Judgement(
                 Verdict.OUT_OF_ORDER_SEQUENCE,
@@ -438,6 +433,16 @@ def _may_join(entry: ProducerEntry, header: BatchHeader) -> bool:
     # B9: data of a newer epoch while an older transaction is open would get the older one's outcome.
     # Readers tell transactions of a producer apart by markers only, so it has to wait for one.
     return header.is_transactional and header.producer_epoch == entry.producer_epoch
+
+
+def _duplicate(entry: ProducerEntry, header: BatchHeader, original: SentBatch) -> Judgement:
+    if header.is_transactional and not entry.writes_in_transactions:  # INV-S6
+        return Judgement(
+            Verdict.OUT_OF_ORDER_SEQUENCE,
+            detail=f"sequences {header.base_sequence} to {header.last_sequence} of producer {entry.producer_id} were written outside of any"
+            " transaction",
+        )
+    return Judgement(Verdict.DUPLICATE, original.base_offset, original.timestamp_ms)
 
 
 def _stale_epoch(producer_epoch: ProducerEpoch, entry: ProducerEntry) -> Judgement:

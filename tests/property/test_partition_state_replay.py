@@ -110,6 +110,13 @@ def running_epoch(log: Log, producer_id: int) -> int | None:
     return epoch_of(log, producer_id) if is_open else None
 
 
+def original_of(sent: list[BatchHeader], header: BatchHeader) -> int | None:
+    """Return the offset of the newest batch with the same sequences."""
+    wanted = header.base_sequence, header.record_count
+    found = [o.base_offset for o in sent if (o.base_sequence, o.record_count) == wanted]
+    return found[-1] if found else None
+
+
 def expected_verdict(
     log: Log, header: BatchHeader, gap_below: int, *, tv2: bool
 ) -> tuple[Verdict, int]:
@@ -121,29 +128,32 @@ def expected_verdict(
         return (Verdict.OUT_OF_ORDER_SEQUENCE if late_start else Verdict.FRESH), -1
     if header.producer_epoch < epoch:
         return Verdict.STALE_PRODUCER_EPOCH, -1
+    ended = any(e.facts is not None and e.header.producer_id == header.producer_id for e in log)
+    if ended and not header.is_transactional:
+        return Verdict.INVALID_TXN_STATE, -1  # INV-S6
+    return expected_of_known(log, header, gap_below, ended=ended)
+
+
+def expected_of_known(
+    log: Log, header: BatchHeader, gap_below: int, *, ended: bool
+) -> tuple[Verdict, int]:
+    """Say the same of a producer that is known and not fenced; `ended`: a transaction of it has ended."""
+    epoch = epoch_of(log, header.producer_id)
+    running = running_epoch(log, header.producer_id)
     sent = window(log, header.producer_id)
     expected = 0
     if header.producer_epoch == epoch:
-        for old in sent:
-            same = (old.base_sequence, old.record_count) == (
-                header.base_sequence,
-                header.record_count,
-            )
-            if same:
-                originals = [
-                    o.base_offset
-                    for o in sent
-                    if (o.base_sequence, o.record_count)
-                    == (header.base_sequence, header.record_count)
-                ]
-                return Verdict.DUPLICATE, originals[-1]
+        original = original_of(sent, header)
+        if original is not None and header.is_transactional and running is None and not ended:
+            return Verdict.OUT_OF_ORDER_SEQUENCE, -1  # INV-S6
+        if original is not None:
+            return Verdict.DUPLICATE, original
         if sent:
             expected = (sent[-1].base_sequence + sent[-1].record_count) % WRAP
     ahead = (header.base_sequence - expected) % WRAP
     allowed = bool(sent) and sent[-1].last_offset < gap_below and not header.is_transactional
     if ahead != 0 and not (allowed and ahead < WRAP // 2):
         return Verdict.OUT_OF_ORDER_SEQUENCE, -1
-    running = running_epoch(log, header.producer_id)
     if running is not None and not (header.is_transactional and header.producer_epoch == running):
         return Verdict.INVALID_TXN_STATE, -1
     return Verdict.FRESH, -1
