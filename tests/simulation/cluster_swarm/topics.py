@@ -9,6 +9,7 @@ A change of which nobody knows whether it took effect, or when it will, ends the
 Not here: topics that only come and go (`swarm.churn`), who compares the nodes (`judge`).
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -31,6 +32,7 @@ PREFIX: Final = "maker-"
 SLOTS: Final = 3
 PARTITIONS_MAX: Final = 4
 TIMEOUT_MS: Final = 10_000
+READ_BACK_TRIES: Final = 10
 GROW_SHARE: Final = 0.1
 DELETE_SHARE: Final = 0.12
 AGAIN_SHARE: Final = 0.7
@@ -191,9 +193,18 @@ class TopicsLoad(Load):
         [acting] = self._stage.acting()
         for name, topic in acting.node.storage.metadata.image.topics.items():
             if known := [each for each in made if each.name == name]:
-                places = await end.places(end.acting, name, topic.partition_count)
+                places = await self._read_back(end, name, topic.partition_count)
                 found += records_wrong(places, known, topic.topic_id)
         return found
+
+    async def _read_back(self, end: End, name: str, partition_count: int) -> frozenset[Place]:
+        """Return what a reader is shown of a topic, asking again as clients do while leaders change."""
+        for _ in range(READ_BACK_TRIES):
+            try:
+                return await end.places(end.acting, name, partition_count)
+            except Refused:
+                await asyncio.sleep(1)
+        return await end.places(end.acting, name, partition_count)
 
 
 def topics_wrong(all_made: Sequence[Made], topics: Mapping[str, TopicImage]) -> Iterator[str]:
