@@ -149,6 +149,22 @@ class Segment:
             self.index(wait=wait)
         return NO_TIMESTAMP_MS if self._max_timestamp_ms is None else self._max_timestamp_ms
 
+    def sealed_as(self, *, wait: bool = True) -> SegmentSummary | None:
+        """Return what the head of its index file says, without a look at the CRC; None where it says nothing. Raises ColdRange unless `wait`, or
+        OSError."""
+        try:
+            file = self.cache.disk.open(self.index_path())
+        except FileNotFoundError:
+            return None
+        try:
+            data = file.pread(SUMMARY_BYTES, 0) if wait else file.pread_cached(SUMMARY_BYTES, 0)
+            is_cold = len(data) < SUMMARY_BYTES <= file.size()
+        finally:
+            file.close()
+        if is_cold and not wait:
+            raise ColdRange(self.index_path(), len(data), SUMMARY_BYTES - len(data))
+        return peek_summary(bytes(data))
+
     def _peek(self, *, wait: bool) -> bool:
         """Learn the times of a sealed segment from the head of its index file; return whether it says them. Raises ColdRange unless `wait`.
 
@@ -157,17 +173,9 @@ class Segment:
         if self.live_index is not None:
             return False
         try:
-            file = self.cache.disk.open(self.index_path())
-            try:
-                data = file.pread(SUMMARY_BYTES, 0) if wait else file.pread_cached(SUMMARY_BYTES, 0)
-                is_cold = len(data) < SUMMARY_BYTES <= file.size()
-            finally:
-                file.close()
+            summary = self.sealed_as(wait=wait)
         except OSError:
             return False  # INV-X3: who reads the whole of it says why
-        if is_cold and not wait:
-            raise ColdRange(self.index_path(), len(data), SUMMARY_BYTES - len(data))
-        summary = peek_summary(bytes(data))
         of = None if summary is None else (summary.size_bytes, summary.next_offset)
         if summary is None or of != (self.size_bytes, self.next_offset):
             return False

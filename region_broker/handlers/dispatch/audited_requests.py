@@ -24,7 +24,15 @@ from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.security.access import Operation, ResourceType
-from region_broker.security.audit.events import Actor, AuditEvent, Detail, Kind, Outcome, acting_as
+from region_broker.security.audit.events import (
+    Actor,
+    AuditEvent,
+    Detail,
+    Kind,
+    Outcome,
+    acting_as,
+    clipped,
+)
 from region_broker.security.audit.trail import told_unless_said
 from region_broker.wire.cooperative_yield import CooperativeYield
 
@@ -33,8 +41,6 @@ Told = tuple[str, str, Mapping[str, Detail]]
 _NAMED_MAX: Final = 5
 _ROWS_MAX: Final = 20_000
 """What no record has room for with names of one letter (`security.audit.events`)."""
-_NAME_CHARS_MAX: Final = 300
-"""Longer than any topic's name; of a group's the record keeps as much."""
 _ANSWERED = Fields | bytes | Written | None
 _MAY_BE_DONE: Final = frozenset(
     code.name
@@ -55,17 +61,13 @@ def _few(rows: Iterable[str], count: int) -> list[str]:
     return shown if count <= _ROWS_MAX else [*shown, f"...(+{count - _ROWS_MAX})"]
 
 
-def _short(name: object) -> str:
-    return str(name)[:_NAME_CHARS_MAX]
-
-
 def _count(request: Any) -> int:
     return sum(len(topic.partitions) for topic in request.topics)
 
 
 def _delete_records(request: Any) -> Told:
     rows = (
-        f"{_short(topic.name)}-{item.partition_index} below {item.offset}"
+        f"{clipped(str(topic.name))}-{item.partition_index} below {item.offset}"
         for topic in request.topics
         for item in topic.partitions
     )
@@ -75,12 +77,12 @@ def _delete_records(request: Any) -> Told:
 
 def _delete_groups(request: Any) -> Told:
     groups = request.groups_names
-    return "GROUP", _named([str(each) for each in groups]), {"groups": _few(map(_short, groups), len(groups))}  # fmt: skip
+    return "GROUP", _named([str(each) for each in groups]), {"groups": _few((clipped(str(each)) for each in groups), len(groups))}  # fmt: skip
 
 
 def _delete_offsets(request: Any) -> Told:
     rows = (
-        f"{_short(topic.name)}-{item.partition_index}"
+        f"{clipped(str(topic.name))}-{item.partition_index}"
         for topic in request.topics
         for item in topic.partitions
     )
@@ -89,7 +91,7 @@ def _delete_offsets(request: Any) -> Told:
 
 def _write_markers(request: Any) -> Told:
     rows = (
-        f"{'commit' if marker.transaction_result else 'abort'} producer={marker.producer_id} on {_short(topic.name)}"
+        f"{'commit' if marker.transaction_result else 'abort'} producer={marker.producer_id} on {clipped(str(topic.name))}"
         for marker in request.markers
         for topic in marker.topics
     )

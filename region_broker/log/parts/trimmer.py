@@ -248,12 +248,13 @@ class LogTrimmer:
             return expired_count(segments, content.config, now_ms=now_ms, hold_offset=hold_offset, count_max=count_max)  # fmt: skip
 
         count = expired(None if budget is None else max(0, budget.left))
-        with self._granted(count, budget) as granted:
-            for segment in segments[:granted]:
+        with self._granted(count, budget) as deleted:
+            by_age = segments[:deleted] if content.config.retention_ms >= 0 else ()
+            for segment in by_age:
                 segment.index()  # its times by the CRC: what is deleted is gone
-            deleted = expired(granted)
-            self._delete_oldest(deleted)
-        return deleted
+            surely = expired(deleted) if by_age else deleted
+            self._delete_oldest(surely)
+        return surely
 
     @contextmanager
     def _granted(self, count: int, budget: DeletionBudget | None) -> Iterator[int]:

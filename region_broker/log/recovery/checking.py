@@ -28,10 +28,7 @@ from region_broker.log.indexes.recovery_checkpoint import (
     decode_recovery_checkpoint,
 )
 from region_broker.log.indexes.sparse_index import (
-    SUMMARY_BYTES,
-    SegmentSummary,
     SparseIndex,
-    peek_summary,
 )
 from region_broker.log.log_config import LogConfig
 from region_broker.log.replay import (
@@ -149,20 +146,10 @@ class Check:
                 " restore it from a mirror region"
             )
         return all(
-            (found := self._sealed_as(segment)) is not None
+            (found := segment.sealed_as()) is not None
             and (found.size_bytes, found.next_offset) == (segment.size_bytes, segment.next_offset)
             for segment in segments[:-1]
         )
-
-    def _sealed_as(self, segment: Segment) -> SegmentSummary | None:
-        try:
-            file = self._disk.open(segment.index_path())
-        except FileNotFoundError:
-            return None
-        try:
-            return peek_summary(bytes(file.pread(SUMMARY_BYTES, 0)))
-        finally:
-            file.close()
 
     def begin_at_recovery_checkpoint(self, segment: Segment, durable_bytes: int) -> bool:
         """Let the segment be as its recovery checkpoint says, if there is one that holds; tell which (INV-BKM3)."""

@@ -450,6 +450,16 @@ def test_retention_goes_by_times_whose_checksum_is_right() -> None:
     assert oldest.newest_ms() == 1_700_000_000_000
 
 
+def test_retention_by_size_alone_reads_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = fixture({"segment.bytes": "4096", "retention.ms": "-1", "retention.bytes": "5000"})
+    for _ in range(60):
+        some.partition.writer.append(batch(size_bytes=300))
+    some.sync()
+    some.close_and_reopen()
+    monkeypatch.setattr(Segment, "index", None)
+    assert some.table.maintain(lambda _: None) > 1
+
+
 def test_a_budget_of_deletions_is_given_back_where_nothing_could_be_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
