@@ -7,6 +7,8 @@ INV-WG4  all arrays of one request together hold at most ARRAY_ELEMENTS_MAX elem
 INV-WG5  of a request with more elements than may be read at once no more than that many are looked at (`ManyElements`)
 INV-WG6  a structure has at most TAGGED_FIELDS_MAX tagged fields, known or not, and each counts as an element: whoever sends
          chooses how many there are, also in front of the body
+INV-WG7  no string is longer than REQUEST_STRING_BYTES_MAX, of whichever kind: compact ones could say 100 MB, and handlers do work
+        per letter (Kafka's readers refuse them too)
 Work is per field, never per byte or record: record bytes are skipped, whatever their size.
 A plan per request class is compiled once from the kio dataclass; it is a tuple of closures
 `op(buffer, position, state) -> position`.
@@ -18,7 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, TAGGED_FIELDS_MAX
+from region_broker.limits import (
+    ARRAY_ELEMENTS_MAX,
+    ELEMENTS_AT_ONCE_MAX,
+    REQUEST_BYTES_MAX,
+    REQUEST_STRING_BYTES_MAX,
+    TAGGED_FIELDS_MAX,
+)
 from region_broker.wire.codec.bounded import (
     DecodeRefused,
     ManyElements,
@@ -172,7 +180,9 @@ def _element(shape: FieldShape, *, flexible: bool, nullable: bool) -> _Piece:
         return _fixed(FIXED_BYTES[shape.kafka_type])
     assert shape.kafka_type in ("string", "bytes", "records"), shape
     if flexible:
-        return _Piece(_compact_bytes(nullable=nullable), 1)
+        is_text = shape.kafka_type == "string"
+        size_bytes_max = REQUEST_STRING_BYTES_MAX if is_text else REQUEST_BYTES_MAX
+        return _Piece(_compact_bytes(size_bytes_max, nullable=nullable), 1)
     length = _I16 if shape.kafka_type == "string" else _I32
     return _Piece(_legacy_bytes(length, nullable=nullable), length.size)
 
@@ -212,7 +222,7 @@ def _legacy_bytes(length: struct.Struct, *, nullable: bool) -> Op:
     return skip
 
 
-def _compact_bytes(*, nullable: bool) -> Op:
+def _compact_bytes(size_bytes_max: int, *, nullable: bool) -> Op:
     def skip(buffer: memoryview, position: int, state: GuardState) -> int:
         end = state.end
         if position < end and buffer[position] < 0x80:
@@ -220,6 +230,10 @@ def _compact_bytes(*, nullable: bool) -> Op:
             start = position + 1
         else:
             claimed, start = read_uvarint(buffer, position, end)
+            if claimed > size_bytes_max + 1:
+                raise DecodeRefused(
+                    f"length {claimed - 1} at byte {position}: {size_bytes_max} at most"
+                )
         if claimed == 0:
             if not nullable:
                 raise DecodeRefused(f"null at byte {position} where a value is required")
