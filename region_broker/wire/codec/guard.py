@@ -29,6 +29,7 @@ from region_broker.limits import (
 )
 from region_broker.wire.codec.bounded import (
     DecodeRefused,
+    Elements,
     ManyElements,
     read_uvarint,
     write_uvarint,
@@ -49,12 +50,14 @@ FIXED_BYTES: Final = {
 class GuardState:
     """What one pass collects: where the body ends, elements seen, cuts as (start, stop, instead).
 
-    `at_once_max`: elements that are looked at in one go; beyond it the pass ends with `ManyElements`.
+    `at_once_max`: elements that are looked at in one go; beyond it the pass ends with `ManyElements`. `tags`: how many of
+    the elements are tagged fields; who reads in pieces takes them off once they are counted as work.
     """
 
     end: int
     at_once_max: int = ARRAY_ELEMENTS_MAX
     elements: int = 0
+    tags: int = 0
     edits: list[tuple[int, int, bytes]] = field(default_factory=list)
 
 
@@ -70,11 +73,18 @@ class _Piece:
     fixed: bool = False
 
 
-def pass_tags(body: memoryview, position: int, end: int) -> int:
-    """Return the position behind a section of tagged fields none of which is known; raises `DecodeRefused`."""
+def pass_tags(body: memoryview, position: int, end: int, elements: Elements | None = None) -> int:
+    """Return the position behind a section of tagged fields none of which is known; raises `DecodeRefused`.
+
+    They count among `elements`, which raises `ManyElements` of many (INV-WG6).
+    """
     if position < end and body[position] == 0:
         return position + 1
-    return _read_tags({}, body, position, GuardState(end))
+    state = GuardState(end)
+    stop = _read_tags({}, body, position, state)
+    if elements is not None:
+        elements.check(state.elements, 0, 0)
+    return stop
 
 
 def check(plan: Op, body: memoryview, *, trailing_bytes_max: int = 0) -> memoryview:
@@ -353,6 +363,7 @@ def _read_tags(known: dict[int, Op], buffer: memoryview, position: int, state: G
 def _count_tags(count: int, position: int, state: GuardState) -> None:
     """Refuse more tagged fields than there can be (INV-WG6)."""
     state.elements += count
+    state.tags += count
     too_many = count > TAGGED_FIELDS_MAX or state.elements > ARRAY_ELEMENTS_MAX
     if too_many or count * 2 > state.end - position:
         raise DecodeRefused(f"{count} tagged fields at byte {position}")

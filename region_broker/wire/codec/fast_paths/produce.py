@@ -168,17 +168,21 @@ def _flexible(body: memoryview, elements: Elements, *, by_id: bool) -> Pieces[Pr
             (number,) = _I32.unpack_from(body, at)
             size, at = compact_size(body, at + 4, end)
             data, at = blob(body, at, size, end)
-            at = pass_tags(body, at, end)
+            tags_at = at
+            at = pass_tags(body, at, end, elements)
             batches.append(SentBatch(number, data))
-            done += 1
-            if done % PIECE_ELEMENTS == 0:
+            done += at - tags_at  # one for none, and no less than there are
+            if done >= PIECE_ELEMENTS:
+                done = 0
                 yield
-        at = pass_tags(body, at, end)
+        tags_at = at
+        at = pass_tags(body, at, end, elements)
         topics.append(SentTopic(key, batches))
-        done += 1
-        if done % PIECE_ELEMENTS == 0:
+        done += at - tags_at
+        if done >= PIECE_ELEMENTS:
+            done = 0
             yield
-    _check_end(pass_tags(body, at, end), end)
+    _check_end(pass_tags(body, at, end, elements), end)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
