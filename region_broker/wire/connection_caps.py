@@ -4,6 +4,7 @@ INV-CN1  an address opens CONNECTION_BURST_S times its rate at once, then as man
          it did before
 INV-CN3  where a quota says how many connections an address may open, a whole number, that counts in place of the node's own rate
 INV-CN2  what is remembered of addresses is bounded: one that may open a full burst again is forgotten
+INV-CN4  a rate of any size is counted by, however small: one that lets nobody in refuses, as a quota of a mirrored region may say so
 Addresses count as INV-PAD1 says, but where a quota names one. Pure: the time is handed in. Not here: sockets (`wire.server`), memory (`wire.memory_budget`).
 """
 
@@ -11,10 +12,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 from region_broker import limits
 from region_broker.ports.addresses import network_of
+
+_BURST_US: Final = limits.CONNECTION_BURST_S * 1_000_000
 
 
 class Refused(StrEnum):
@@ -92,8 +95,11 @@ class Admission:
         if not rate:
             return True
         now_us = now_ms * 1_000
-        due_us = max(self._due_us.get(address, 0), now_us) + int(1_000_000 // rate)
-        if due_us - now_us > limits.CONNECTION_BURST_S * 1_000_000:
+        step_us = int(
+            min(1_000_000 // rate, _BURST_US + 1)
+        )  # INV-CN4: of the smallest rates it is infinite
+        due_us = max(self._due_us.get(address, 0), now_us) + step_us
+        if due_us - now_us > _BURST_US:
             return False
         if len(self._due_us) >= limits.CONNECTIONS_MAX:
             self._due_us = {known: due for known, due in self._due_us.items() if due > now_us}

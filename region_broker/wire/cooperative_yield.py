@@ -3,6 +3,7 @@
 INV-HW2  a handler whose work grows with its request gives way after every YIELD_ROWS rows (`CooperativeYield.row`);
          what must not be torn (a judgement and its write) is done between two yields, never across one. Before a write
          only requests give way that are too large to be read at once: they hold their connection's order (INV-HW1)
+INV-HW3  who looks up a group or a transactional id counts `look_up_rows` of it beside its row: its hash is summed by the letter
 Work that waits for nothing is a generator that yields after each piece (`Pieces`): it needs no loop, and who calls says
 whether the loop runs at each yield (`run_yielding`) or not (`drained`). Work that awaits anyway counts its rows
 (`CooperativeYield.row`). Both give way in one place; a generator counts with `CooperativeYield.due`, or, on a fast path, by
@@ -12,11 +13,12 @@ Not here: whose order is held meanwhile (`handlers.dispatch.dispatcher`).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from idempotency.pieces import Pieces
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, YIELD_ROWS
 
+_LETTERS_PER_ROW: Final = 128  # of a hash (`idempotency.java_hash`): 8 us
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
 
@@ -24,6 +26,11 @@ _Item = TypeVar("_Item")
 async def give_way() -> None:
     """Let the event loop serve others."""
     await asyncio.sleep(0)
+
+
+def look_up_rows(name: str) -> int:
+    """Return for how many rows the hash of a group or transactional id counts: none for a short one (INV-HW3)."""
+    return len(name) // _LETTERS_PER_ROW
 
 
 class CooperativeYield:

@@ -1,7 +1,7 @@
 """Bytes into frames: the four-byte length, the cap on it, and peers that speak something else.
 
 No byte of a frame is stored before its length was found to be within the cap. A frame is assembled with at most one
-copy; a frame that arrived whole is not copied at all.
+copy; a frame that arrived whole is not copied at all, unless it is a small part of what arrived (INV-CHQ2).
 Not here: what a frame means (`wire.headers`), sockets (`wire.server`).
 """
 
@@ -101,8 +101,8 @@ class FrameReader(ChunkQueue):
         if end == len(chunk):
             self._chunks.popleft()
         else:
-            self._chunks[0] = chunk[end:]
-        return chunk[LENGTH.size : end]
+            chunk = self._cut(chunk, end)
+        return chunk[LENGTH.size :]
 
     def _check_length(self, prefix: bytes) -> None:
         size_bytes = self._frame_bytes

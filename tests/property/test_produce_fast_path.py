@@ -169,7 +169,7 @@ def kio_row(row: Mapping[str, Any], version: int) -> dict[str, Any]:
 
 @given(
     st.data(), PRODUCE_VERSIONS, INT32,
-    st.lists(st.builds(Endpoint, INT32, TEXT, st.integers(0, 65535)), max_size=2),
+    st.lists(st.builds(Endpoint, INT32, TEXT, st.integers(0, 65535), st.none() | TEXT), max_size=2),
 )  # fmt: skip
 def test_INV_BP1_a_produce_answer_has_kios_bytes(
     data: st.DataObject, version: int, correlation_id: int, endpoints: list[Endpoint]
@@ -185,7 +185,7 @@ def test_INV_BP1_a_produce_answer_has_kios_bytes(
         for key, rows in topics
     ]
     named = {"node_endpoints": [each._asdict() for each in endpoints]} if endpoints else {}
-    found = produce.answer(version, correlation_id, topics, endpoints)
+    found = bytes(produce.answer(version, correlation_id, topics, endpoints))
     assert found == encode_response(0, version, correlation_id, {"responses": responses} | named)
     for topic in responses:
         rows = [kio_row(row, version) for row in topic["partition_responses"]]

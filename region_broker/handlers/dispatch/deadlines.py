@@ -2,11 +2,17 @@
 
 INV-RDL1  one timer serves all of a node: most deadlines are dropped before they come; what is due is told in the order
           of its time
+INV-RDL2  a deadline costs a few steps however many wait, and next to none where it is dropped before the timer fires; one that was dropped
+          holds nothing of its request, and takes no more room than those that count, and SPARE
 Not here: what a request answers when its time is over (`produce.wait`, `fetch_wait`).
 """
 
 import asyncio
-from typing import Protocol
+import heapq
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+SPARE: Final = 1_000
 
 
 class Expiring(Protocol):
@@ -20,11 +26,19 @@ class Expiring(Protocol):
 class Deadlines:
     """Many deadlines, one timer of the running loop (INV-RDL1)."""
 
-    __slots__ = ("_at_s", "_due_s", "_ended", "_loop", "_timer")
+    __slots__ = (
+        "_at_s", "_count", "_ended", "_fresh_s", "_heap", "_loop", "_numbers", "_timer", "_waiting",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         """Start without any."""
-        self._due_s: dict[Expiring, float] = {}
+        # What came since the timer fired: most of it is dropped before it does again, and needs no order.
+        self._fresh_s: dict[Expiring, float] = {}
+        # What came before that, by the number that says in which order; the heap has numbers of some that were dropped, too.
+        self._heap: list[tuple[float, int]] = []
+        self._waiting: dict[int, Expiring] = {}
+        self._numbers: dict[Expiring, int] = {}
+        self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._at_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -32,7 +46,7 @@ class Deadlines:
 
     def __len__(self) -> int:
         """Return how many wait."""
-        return len(self._due_s)
+        return len(self._fresh_s) + len(self._waiting)
 
     def add(self, expiring: Expiring, timeout_s: float) -> None:
         """Notify `expiring` after that time, unless it is dropped."""
@@ -42,22 +56,30 @@ class Deadlines:
         if self._ended is not None and isinstance(expiring, self._ended):
             timeout_s = 0.0
         at_s = loop.time() + timeout_s
-        self._due_s[expiring] = at_s
+        if expiring in self._numbers:
+            self.drop(expiring)
+        self._fresh_s[expiring] = at_s
         if self._timer is None or at_s < self._at_s:
             self._set(loop, at_s)
 
     def drop(self, expiring: Expiring) -> None:
         """Forget one, if it is there."""
-        self._due_s.pop(expiring, None)
+        if self._fresh_s.pop(expiring, None) is not None:
+            return
+        number = self._numbers.pop(expiring, None)
+        if number is None:
+            return
+        del self._waiting[number]
+        if len(self._heap) > 2 * len(self._waiting) + SPARE:  # INV-RDL2
+            self._heap = [entry for entry in self._heap if entry[1] in self._waiting]
+            heapq.heapify(self._heap)
 
     def end(self, kind: type[Expiring]) -> None:
         """Let the time of all of that kind be over now, and that of each that comes: the node that they wait at is about to end."""
         self._ended = kind
-        waiting = [each for each in self._due_s if isinstance(each, kind)]
-        for expiring in sorted(waiting, key=self._due_s.__getitem__):
-            if expiring in self._due_s:  # what ends one may end another
-                self.drop(expiring)
-                expiring.expire()
+        self._sort()
+        numbers = (number for _, number in sorted(self._heap))
+        self._expire([each for each in numbers if isinstance(self._waiting.get(each), kind)])
 
     def _set(self, loop: asyncio.AbstractEventLoop, at_s: float) -> None:
         if self._timer is not None:
@@ -70,9 +92,29 @@ class Deadlines:
         self._timer = None
         # A timer may fire a moment early: what is due by the time it was set for is due.
         now_s = max(loop.time(), self._at_s)
-        due = [each for each, at_s in self._due_s.items() if at_s <= now_s]
-        for expiring in sorted(due, key=self._due_s.__getitem__):  # the loop may have been late
-            self.drop(expiring)
-            expiring.expire()
-        if self._due_s and self._timer is None:
-            self._set(loop, min(self._due_s.values()))
+        self._sort()
+        due: list[int] = []
+        while self._heap and self._heap[0][0] <= now_s:  # the loop may have been late
+            due.append(heapq.heappop(self._heap)[1])
+        self._expire(due)
+        self._sort()
+        while self._heap and self._heap[0][1] not in self._waiting:
+            heapq.heappop(self._heap)
+        if self._heap and self._timer is None:
+            self._set(loop, self._heap[0][0])
+
+    def _sort(self) -> None:
+        """Give what came lately its place in the heap."""
+        for expiring, at_s in self._fresh_s.items():
+            self._count += 1
+            self._numbers[expiring] = self._count
+            self._waiting[self._count] = expiring
+            heapq.heappush(self._heap, (at_s, self._count))
+        self._fresh_s.clear()
+
+    def _expire(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            expiring = self._waiting.get(number)
+            if expiring is not None:  # not dropped, perhaps by what ended before it
+                self.drop(expiring)
+                expiring.expire()

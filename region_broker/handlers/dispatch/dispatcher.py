@@ -64,7 +64,6 @@ from region_broker.limits import (
     LISTINGS_AT_ONCE_MAX,
     SMALL_LISTING_BYTES,
 )
-from region_broker.ports.network import Buffer
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
     AnswerTooLarge,
@@ -78,6 +77,7 @@ from region_broker.wire.codec.entities import request_schema
 from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.codec.requests import decode_request, request_pieces
 from region_broker.wire.codec.schemas import has_schema
+from region_broker.wire.codec.throttle_times import parted
 from region_broker.wire.connection import Incoming
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.cooperative_yield import run_yielding
@@ -504,7 +504,7 @@ class Dispatcher:
                 return answer
             raise CloseConnection(f"a produce request failed: {error}", answer=answer) from error
 
-    async def _unsupported(self, api: Api, incoming: Incoming) -> Buffer:
+    async def _unsupported(self, api: Api, incoming: Incoming) -> AnswerBytes:
         if api.key == API_VERSIONS_KEY:
             # KIP-511: version 0, so that a client from the future can read it and ask again.
             fields = answer_fields(api_rows((api,)), ErrorCode.unsupported_version)
@@ -582,12 +582,16 @@ def _may_wait(begun: _Begun) -> None:
         raise _NobodyYet
 
 
-async def _encoded(asked: Incoming | RequestContext, fields: Fields | bytes) -> Buffer:
+async def _encoded(asked: Incoming | RequestContext, fields: Fields | bytes) -> AnswerBytes:
     address = asked.api_key, asked.version, asked.correlation_id
     try:
-        if isinstance(fields, bytes) or not has_many_rows(fields):
+        if isinstance(fields, bytes):
             return encode_response(*address, fields)
-        return await run_yielding(response_pieces(*address, fields))
+        if has_many_rows(fields):
+            written = await run_yielding(response_pieces(*address, fields))
+        else:
+            written = encode_response(*address, fields)
+        return parted(asked.api_key, fields, written)
     except AnswerTooLarge as error:
         raise CloseConnection(str(error)) from error
 

@@ -25,7 +25,7 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, group_operations
 from region_broker.handlers.groups.names import topic_names
 from region_broker.security.access import Operation, ResourceType
-from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding, look_up_rows
 
 _CLASSIC, _CONSUMER = 0, 1
 _HIDDEN_TOPICS: Final = (
@@ -42,6 +42,7 @@ async def handle_consumer_group_describe(ctx: RequestContext, request: Any) -> F
     async def describe(group_id: str, yielding: CooperativeYield) -> Fields:
         if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, group_id):
             return _refused(group_id, GROUP_DENIED)
+        await yielding.row(look_up_rows(group_id))
         group = ctx.services.groups.describe_modern(group_id)
         if not await _sees_topics(ctx, group, names, yielding):
             return _refused(group_id, TOPIC_DENIED, _HIDDEN_TOPICS)

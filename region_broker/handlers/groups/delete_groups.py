@@ -10,7 +10,7 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.security.access import Operation, ResourceType
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.wire.cooperative_yield import CooperativeYield, look_up_rows
 
 
 async def handle_delete_groups(ctx: RequestContext, request: Any) -> Fields:
@@ -22,7 +22,7 @@ async def handle_delete_groups(ctx: RequestContext, request: Any) -> Fields:
     rows: list[Fields] = []
     yielding = CooperativeYield.of_a_write()
     for name in names:
-        await yielding.row()
+        await yielding.row(1 + look_up_rows(name))
         error_code = int(GROUP_DENIED)
         if may(ctx, Operation.DELETE, ResourceType.GROUP, name):
             error_code = ERROR_OF[await groups.delete_group(name)]

@@ -20,7 +20,7 @@ from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, NONE, group_operations
 from region_broker.security.access import Operation, ResourceType
-from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding, look_up_rows
 
 
 async def handle_describe_groups(ctx: RequestContext, request: Any) -> Fields:
@@ -31,6 +31,7 @@ async def handle_describe_groups(ctx: RequestContext, request: Any) -> Fields:
     async def describe(group_id: str, yielding: CooperativeYield) -> Fields:
         if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, group_id):
             return _refused(group_id, GROUP_DENIED)
+        await yielding.row(look_up_rows(group_id))
         group = ctx.services.groups.describe(group_id)
         members = await each_yielding(group.members, _member, yielding)
         missing = group.verdict is GroupVerdict.GROUP_NOT_FOUND

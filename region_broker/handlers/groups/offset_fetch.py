@@ -26,7 +26,7 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, UNKNOWN_TOPIC_ID
 from region_broker.handlers.groups.names import topic_name, topic_names
 from region_broker.security.access import Operation, ResourceType
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.wire.cooperative_yield import CooperativeYield, look_up_rows
 
 _TOPIC_IDS_FROM: Final = 10
 NO_NAMES: Final[Mapping[UUID, str]] = {}
@@ -100,6 +100,7 @@ async def _group(
     if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, wanted.group_id):
         return {"group_id": wanted.group_id, "topics": [], "error_code": GROUP_DENIED}
     denied = await _denied(ctx, wanted.topics, names, yielding)
+    await yielding.row(look_up_rows(wanted.group_id))
     asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
     outcome = await ctx.services.groups.fetch_offsets(
         wanted.group_id,

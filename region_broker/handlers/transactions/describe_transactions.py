@@ -17,7 +17,7 @@ from region_broker.handlers.transactions.errors import (
     error_number,
 )
 from region_broker.security.access import Operation, ResourceType
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.wire.cooperative_yield import CooperativeYield, look_up_rows
 from txn_coordinator.verdicts import TxnVerdict
 
 
@@ -26,7 +26,8 @@ async def handle_describe_transactions(ctx: RequestContext, request: Any) -> Fie
     names = request.transactional_ids
     check_count("DescribeTransactions", len(names))
 
-    async def describe(name: str, _yielding: CooperativeYield) -> Fields:
+    async def describe(name: str, yielding: CooperativeYield) -> Fields:
+        await yielding.row(look_up_rows(name))
         return _state(ctx, name)
 
     return {"transaction_states": await described(ctx, names, describe, _too_large)}

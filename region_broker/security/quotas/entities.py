@@ -100,7 +100,7 @@ def checked_limit(entity: QuotaEntity, key: str, value: float) -> None:
         return
     if value > most[0]:
         raise QuotaRefused(f"Proposed value for {key} is too large for {_article(most[1])}.")
-    if value % 1.0 > 1e-6:
+    if value < 1.0 or value % 1.0 > 1e-6:
         raise QuotaRefused(f"{key} cannot be a fractional value.")
 
 

@@ -7,7 +7,7 @@ Pure. Not here: whether the connection is encrypted, and whether the password is
 from typing import Final, NamedTuple
 
 from region_broker.security.sasl.refusals import LoginRefused
-from region_broker.security.sasl.saslprep import prepared
+from region_broker.security.sasl.saslprep import prepared_name
 from region_broker.security.sasl.scram_keys import PASSWORD_BYTES_MAX
 
 NAME: Final = "PLAIN"
@@ -32,11 +32,11 @@ def read_plain(message: bytes) -> PlainMessage:
         raise LoginRefused(NAME, "the message is not three texts with NUL between them")
     authzid, authcid, password = parts
     try:
-        user = prepared(authcid.decode())
-        asked = prepared(authzid.decode()) if authzid else user
+        user = prepared_name(authcid.decode())
+        asked = prepared_name(authzid.decode()) if authzid else user
     except UnicodeDecodeError as error:
         raise LoginRefused(NAME, "a name is no UTF-8") from error
-    if not user or not 0 < len(password) <= PASSWORD_BYTES_MAX:
+    if user is None or not 0 < len(password) <= PASSWORD_BYTES_MAX:
         raise LoginRefused(NAME, "the name or the password is none")
     if asked != user:  # INV-SPL1
         raise LoginRefused(NAME, "the authorization identity is not the user's own name")

@@ -15,7 +15,6 @@ import binascii
 import hashlib
 import hmac
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,14 +22,13 @@ from typing import Final
 
 from region_broker.security.access import ScramKeys
 from region_broker.security.sasl.refusals import LoginRefused
-from region_broker.security.sasl.saslprep import prepared
+from region_broker.security.sasl.saslprep import prepared_name
 
 ITERATIONS_MIN: Final = 4_096
 """RFC 7677, section 4; Kafka's lowest."""
 ITERATIONS_MAX: Final = 16_384
 """Kafka's highest."""
 MESSAGE_BYTES_MAX: Final = 4_096
-USER_LENGTH_MAX: Final = 249
 HASHES: Final[Mapping[str, str]] = MappingProxyType(
     {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 )
@@ -154,13 +152,9 @@ class ScramServer:
         """Return a name of section 5.1: `=2C` stands for a comma, `=3D` for an equals sign."""
         if _STRAY.search(encoded):
             raise self._refused("a name holds a stray '='")
-        said = encoded.replace("=2C", ",").replace("=3D", "=")
-        # One letter may become 18, and each of those is looked for in nine tables.
-        if len(unicodedata.normalize("NFKC", said)) > USER_LENGTH_MAX:
-            raise self._refused("the name is longer than any")
-        name = prepared(said)
-        if not name:
-            raise self._refused("the name is none")
+        name = prepared_name(encoded.replace("=2C", ",").replace("=3D", "="))
+        if name is None:
+            raise self._refused("the name is none, or longer than any")
         return name
 
     def _text(self, message: bytes) -> str:

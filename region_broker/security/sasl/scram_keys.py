@@ -16,12 +16,11 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from region_broker.security.access import ScramKeys
-from region_broker.security.sasl.saslprep import is_plain
+from region_broker.security.sasl.saslprep import USER_LENGTH_MAX, is_plain
 from region_broker.security.sasl.scram import (
     HASHES,
     ITERATIONS_MAX,
     ITERATIONS_MIN,
-    USER_LENGTH_MAX,
 )
 
 SALT_BYTES: Final = 32

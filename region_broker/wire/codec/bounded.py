@@ -8,7 +8,7 @@ Not here: whole requests (`guard`, `piece_readers`, `fast_paths`), what the valu
 import struct
 from typing import Final
 
-from region_broker.limits import ARRAY_ELEMENTS_MAX
+from region_broker.limits import ARRAY_ELEMENTS_MAX, REQUEST_STRING_BYTES_MAX
 
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
@@ -109,7 +109,7 @@ def text(body: memoryview, position: int, size_bytes: int, end: int) -> tuple[st
         if size_bytes != NULL:
             raise DecodeRefused(f"a string of {size_bytes} bytes at byte {position}")
         return None, position
-    if stop > end:
+    if stop > end or size_bytes > REQUEST_STRING_BYTES_MAX:  # INV-WG7
         left = end - position
         raise DecodeRefused(f"a string of {size_bytes} bytes at byte {position}, {left} left")
     return str(body[position:stop], "utf-8"), stop

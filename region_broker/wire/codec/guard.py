@@ -7,6 +7,8 @@ INV-WG4  all arrays of one request together hold at most ARRAY_ELEMENTS_MAX elem
 INV-WG5  of a request with more elements than may be read at once no more than that many are looked at (`ManyElements`)
 INV-WG6  a structure has at most TAGGED_FIELDS_MAX tagged fields, known or not, and each counts as an element: whoever sends
          chooses how many there are, also in front of the body
+INV-WG7  no string is longer than REQUEST_STRING_BYTES_MAX, of whichever kind: compact ones could say 100 MB, and handlers do work
+        per letter (Kafka's readers refuse them too)
 Work is per field, never per byte or record: record bytes are skipped, whatever their size.
 A plan per request class is compiled once from the kio dataclass; it is a tuple of closures
 `op(buffer, position, state) -> position`.
@@ -18,9 +20,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, TAGGED_FIELDS_MAX
+from region_broker.limits import (
+    ARRAY_ELEMENTS_MAX,
+    ELEMENTS_AT_ONCE_MAX,
+    REQUEST_BYTES_MAX,
+    REQUEST_STRING_BYTES_MAX,
+    TAGGED_FIELDS_MAX,
+)
 from region_broker.wire.codec.bounded import (
     DecodeRefused,
+    Elements,
     ManyElements,
     read_uvarint,
     write_uvarint,
@@ -41,12 +50,14 @@ FIXED_BYTES: Final = {
 class GuardState:
     """What one pass collects: where the body ends, elements seen, cuts as (start, stop, instead).
 
-    `at_once_max`: elements that are looked at in one go; beyond it the pass ends with `ManyElements`.
+    `at_once_max`: elements that are looked at in one go; beyond it the pass ends with `ManyElements`. `tags`: how many of
+    the elements are tagged fields; who reads in pieces takes them off once they are counted as work.
     """
 
     end: int
     at_once_max: int = ARRAY_ELEMENTS_MAX
     elements: int = 0
+    tags: int = 0
     edits: list[tuple[int, int, bytes]] = field(default_factory=list)
 
 
@@ -62,11 +73,18 @@ class _Piece:
     fixed: bool = False
 
 
-def pass_tags(body: memoryview, position: int, end: int) -> int:
-    """Return the position behind a section of tagged fields none of which is known; raises `DecodeRefused`."""
+def pass_tags(body: memoryview, position: int, end: int, elements: Elements | None = None) -> int:
+    """Return the position behind a section of tagged fields none of which is known; raises `DecodeRefused`.
+
+    They count among `elements`, which raises `ManyElements` of many (INV-WG6).
+    """
     if position < end and body[position] == 0:
         return position + 1
-    return _read_tags({}, body, position, GuardState(end))
+    state = GuardState(end)
+    stop = _read_tags({}, body, position, state)
+    if elements is not None:
+        elements.check(state.elements, 0, 0)
+    return stop
 
 
 def check(plan: Op, body: memoryview, *, trailing_bytes_max: int = 0) -> memoryview:
@@ -172,7 +190,9 @@ def _element(shape: FieldShape, *, flexible: bool, nullable: bool) -> _Piece:
         return _fixed(FIXED_BYTES[shape.kafka_type])
     assert shape.kafka_type in ("string", "bytes", "records"), shape
     if flexible:
-        return _Piece(_compact_bytes(nullable=nullable), 1)
+        is_text = shape.kafka_type == "string"
+        size_bytes_max = REQUEST_STRING_BYTES_MAX if is_text else REQUEST_BYTES_MAX
+        return _Piece(_compact_bytes(size_bytes_max, nullable=nullable), 1)
     length = _I16 if shape.kafka_type == "string" else _I32
     return _Piece(_legacy_bytes(length, nullable=nullable), length.size)
 
@@ -212,7 +232,7 @@ def _legacy_bytes(length: struct.Struct, *, nullable: bool) -> Op:
     return skip
 
 
-def _compact_bytes(*, nullable: bool) -> Op:
+def _compact_bytes(size_bytes_max: int, *, nullable: bool) -> Op:
     def skip(buffer: memoryview, position: int, state: GuardState) -> int:
         end = state.end
         if position < end and buffer[position] < 0x80:
@@ -220,6 +240,10 @@ def _compact_bytes(*, nullable: bool) -> Op:
             start = position + 1
         else:
             claimed, start = read_uvarint(buffer, position, end)
+            if claimed > size_bytes_max + 1:
+                raise DecodeRefused(
+                    f"length {claimed - 1} at byte {position}: {size_bytes_max} at most"
+                )
         if claimed == 0:
             if not nullable:
                 raise DecodeRefused(f"null at byte {position} where a value is required")
@@ -339,6 +363,7 @@ def _read_tags(known: dict[int, Op], buffer: memoryview, position: int, state: G
 def _count_tags(count: int, position: int, state: GuardState) -> None:
     """Refuse more tagged fields than there can be (INV-WG6)."""
     state.elements += count
+    state.tags += count
     too_many = count > TAGGED_FIELDS_MAX or state.elements > ARRAY_ELEMENTS_MAX
     if too_many or count * 2 > state.end - position:
         raise DecodeRefused(f"{count} tagged fields at byte {position}")

@@ -1,7 +1,7 @@
 """Requests of many elements read in pieces, as kio's classes.
 
 INV-WP1  a request read in pieces is equal to what one read of it gives, and is refused where that is refused
-INV-WP2  a piece is PIECE_ELEMENTS elements of arrays of structs or strings; a whole array of numbers is one element
+INV-WP2  a piece is PIECE_ELEMENTS elements of arrays of structs or strings, and tagged fields; a whole array of numbers is one element
 Arrays of structs and strings are walked here. A struct without such arrays is guarded (`guard`) and then read by kio, as
 when it is read at once, and so are the fields beside the arrays.
 Not here: small requests (`entities`), whose order is held meanwhile (`wire.cooperative_yield`).
@@ -171,8 +171,9 @@ def _read_array(
         else:
             item, position = yield from _read_branch(element, body, position, state, yielding)
         items.append(item)
-        if yielding.due():
+        if yielding.due(1 + state.tags):
             yield
+        state.tags = 0
     return tuple(items), position
 
 

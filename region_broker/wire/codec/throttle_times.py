@@ -1,8 +1,10 @@
 """The throttle time in an answer that is written already: put where its schema has it, whoever wrote the answer.
 
 INV-WTT1  nothing but the throttle time of an answer changes; an answer without a place for it stays as it is
-Most answers begin with it, the others end with it, but for their tags. Where there are tags (ApiVersions, a Produce that names leaders)
-the answer is read and written again.
+INV-WTT2  a Produce that names leaders, of which a client chooses how many rows it has, comes in two parts, and has it at the end of the
+          first one: it is not read to find that
+Most answers begin with it, the others end with it, but for their tags. Where there are tags otherwise (ApiVersions) the answer is read
+and written again.
 Not here: how long a client is throttled (`security.quotas`), the socket (`wire.server`).
 """
 
@@ -19,8 +21,10 @@ from kio.static.constants import EntityType
 
 from region_broker.ports.network import Buffer
 from region_broker.wire.codec.answers import response_codec
+from region_broker.wire.codec.fast_paths.leaders import Endpoint, endpoints_tags
 from region_broker.wire.codec.gathered import AnswerBytes, GatheredAnswer
 from region_broker.wire.codec.schemas import class_of, field_shapes
+from region_broker.wire.codec.struct_writers import Fields
 
 _I32: Final = struct.Struct(">i")
 _PRODUCE_KEY: Final = 0
@@ -56,6 +60,17 @@ def _place(api_key: int, version: int) -> int | _Place:
     return _Place.LAST if not behind or api_key == _PRODUCE_KEY else _Place.BEFORE_TAGS
 
 
+def parted(api_key: int, values: Fields, answer: Buffer) -> AnswerBytes:
+    """Return an answer that was written of `values`, in two parts where it is a Produce that names leaders (INV-WTT2)."""
+    named = values.get("node_endpoints") if api_key == _PRODUCE_KEY else None
+    if not named:
+        return answer
+    tags = endpoints_tags([Endpoint(**each) for each in named])
+    whole = memoryview(answer)
+    front, back = whole[: -len(tags)], whole[-len(tags) :]
+    return GatheredAnswer((front, back)) if back == tags else answer  # older versions have none
+
+
 def throttle_told_ms(api_key: int, version: int, answer: AnswerBytes) -> int:
     """Return what an answer tells, of those that tell it at a fixed place; 0 of all others."""
     place = _place(api_key, version)
@@ -69,10 +84,11 @@ def with_throttle(api_key: int, version: int, answer: AnswerBytes, throttle_ms: 
     """Return the answer with that throttle time in it (INV-WTT1)."""
     place = _place(api_key, version)
     if isinstance(answer, GatheredAnswer):
-        assert isinstance(place, int), (
-            "of what is gathered, only a Fetch, it stands in the first part"
-        )
-        return answer.with_front(_put(answer.parts[0], place, throttle_ms))
+        front = answer.parts[0]
+        if isinstance(place, _Place):
+            assert api_key == _PRODUCE_KEY, "of what is gathered, only a Fetch has it elsewhere"
+            place = len(front) - _I32.size  # INV-WTT2
+        return answer.with_front(_put(front, place, throttle_ms))
     if place is _Place.NONE:
         return answer
     if place is _Place.LAST:

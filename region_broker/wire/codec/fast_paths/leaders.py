@@ -20,11 +20,17 @@ class Endpoint(NamedTuple):
     node_id: int
     host: str
     port: int
+    rack: str | None = None
 
 
 def leader_value(leader: tuple[int, int]) -> bytes:
     """Return size and value of the tag `CurrentLeader`: the node and the epoch that lead now."""
     return b"\x09" + _LEADER.pack(*leader, 0)
+
+
+def _compact_text(value: str) -> tuple[bytes, bytes]:
+    encoded = value.encode()
+    return write_uvarint(len(encoded) + 1), encoded
 
 
 def endpoints_tags(endpoints: Sequence[Endpoint]) -> bytes:
@@ -33,13 +39,11 @@ def endpoints_tags(endpoints: Sequence[Endpoint]) -> bytes:
         return b"\0"
     parts = [write_uvarint(len(endpoints) + 1)]
     for endpoint in endpoints:
-        host = endpoint.host.encode()
-        parts += (
-            _I32.pack(endpoint.node_id),
-            write_uvarint(len(host) + 1),
-            host,
-            _I32.pack(endpoint.port),
-        )
-        parts.append(b"\0\0")  # no rack, no tags
+        parts += (_I32.pack(endpoint.node_id), *_compact_text(endpoint.host))
+        parts.append(_I32.pack(endpoint.port))
+        if endpoint.rack is not None:
+            parts += (*_compact_text(endpoint.rack), b"\0")
+        else:
+            parts.append(b"\0\0")  # no rack, no tags
     nodes = b"".join(parts)
     return b"\1\0" + write_uvarint(len(nodes)) + nodes

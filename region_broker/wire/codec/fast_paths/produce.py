@@ -31,6 +31,7 @@ from region_broker.wire.codec.bounded import (
     write_uvarint,
 )
 from region_broker.wire.codec.fast_paths.leaders import Endpoint, endpoints_tags, leader_value
+from region_broker.wire.codec.gathered import AnswerBytes, GatheredAnswer
 from region_broker.wire.codec.guard import pass_tags
 
 KEY: Final = 0
@@ -168,17 +169,21 @@ def _flexible(body: memoryview, elements: Elements, *, by_id: bool) -> Pieces[Pr
             (number,) = _I32.unpack_from(body, at)
             size, at = compact_size(body, at + 4, end)
             data, at = blob(body, at, size, end)
-            at = pass_tags(body, at, end)
+            tags_at = at
+            at = pass_tags(body, at, end, elements)
             batches.append(SentBatch(number, data))
-            done += 1
-            if done % PIECE_ELEMENTS == 0:
+            done += at - tags_at  # one for none, and no less than there are
+            if done >= PIECE_ELEMENTS:
+                done = 0
                 yield
-        at = pass_tags(body, at, end)
+        tags_at = at
+        at = pass_tags(body, at, end, elements)
         topics.append(SentTopic(key, batches))
-        done += 1
-        if done % PIECE_ELEMENTS == 0:
+        done += at - tags_at
+        if done >= PIECE_ELEMENTS:
+            done = 0
             yield
-    _check_end(pass_tags(body, at, end), end)
+    _check_end(pass_tags(body, at, end, elements), end)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
@@ -247,7 +252,7 @@ def answer(
     correlation_id: int,
     topics: Sequence[ProducedTopic],
     endpoints: Sequence[Endpoint] = (),
-) -> bytes:
+) -> AnswerBytes:
     """Return header and body of the answer; `endpoints`: of the leaders that its rows name."""
     if version >= _FLEXIBLE_SINCE and len(topics) == 1 and len(topics[0][1]) == 1:
         row = topics[0][1][0]
@@ -262,7 +267,7 @@ def answer_pieces(
     correlation_id: int,
     topics: Sequence[ProducedTopic],
     endpoints: Sequence[Endpoint] = (),
-) -> Pieces[bytes]:
+) -> Pieces[AnswerBytes]:
     """Write what `answer` returns, with a pause after each PIECE_ELEMENTS rows."""
     if version >= _FLEXIBLE_SINCE:
         return _write_flexible(version, correlation_id, topics, endpoints)
@@ -284,7 +289,7 @@ def _write_flexible(
     correlation_id: int,
     topics: Sequence[ProducedTopic],
     endpoints: Sequence[Endpoint],
-) -> Pieces[bytes]:
+) -> Pieces[AnswerBytes]:
     done = 0
     parts = [_I32.pack(correlation_id), b"\0", _compact_count(len(topics))]
     for key, rows in topics:
@@ -304,13 +309,16 @@ def _write_flexible(
             if done % PIECE_ELEMENTS == 0:
                 yield
         parts.append(b"\0")
-    parts += (b"\0\0\0\0", endpoints_tags(endpoints))  # not throttled
+    parts.append(b"\0\0\0\0")  # not throttled
+    if endpoints:
+        return GatheredAnswer((b"".join(parts), endpoints_tags(endpoints)))  # INV-WTT2
+    parts.append(b"\0")
     return b"".join(parts)
 
 
 def _write_legacy(
     version: int, correlation_id: int, topics: Sequence[ProducedTopic]
-) -> Pieces[bytes]:
+) -> Pieces[AnswerBytes]:
     done = 0
     parts = [_I32.pack(correlation_id), _I32.pack(len(topics))]
     for key, rows in topics:

@@ -5,6 +5,7 @@ buckets from `StrictControllerMutationQuotaTest.scala`.
 """
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -103,6 +104,8 @@ def test_INV_SQE3_bad_entities_are_refused_in_kafkas_words(
         ("user", "producer_byte_rate", 0.0, "Quota producer_byte_rate must be greater than 0"),
         ("user", "producer_byte_rate", -1.0, "Quota producer_byte_rate must be greater than 0"),
         ("user", "producer_byte_rate", 1.5, "producer_byte_rate cannot be a fractional value."),
+        ("user", "consumer_byte_rate", 1e-7, "consumer_byte_rate cannot be a fractional value."),
+        ("ip", "connection_creation_rate", 1e-304, "connection_creation_rate cannot be a fractional value."),
         ("user", "producer_byte_rate", 1e19, "Proposed value for producer_byte_rate is too large for a LONG."),
         ("ip", "connection_creation_rate", 2.0**31, "Proposed value for connection_creation_rate is too large for an INT."),
         ("user", "request_percentage", math.nan, "Quota request_percentage must be a number"),
@@ -233,6 +236,20 @@ def test_INV_SQB3_what_is_kept_of_clients_that_name_themselves_at_length_is_boun
     kept = [client_id for _, _, client_id in throttles.buckets._by_sharers]
     assert len(kept) == 50
     assert max(len(client_id or "") for client_id in kept) == NAME_LENGTH_MAX + 1
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-304, 1e-9, sys.float_info.max])
+def test_INV_SQT2_a_time_is_told_whatever_the_limit(rate: float) -> None:
+    now_s = [0.0]
+    throttles = Throttles(lambda: now_s[0])
+    throttles.take({(("user", None),): dict.fromkeys(QuotaKey, rate)})
+    for now_s[0] in (0.0, 1e-6, 1e6):
+        meter = throttles.meter("u", "c", is_forwarded=False)
+        meter.produced(100_000_000)
+        meter.fetch_room(1_000)
+        meter.fetched(100_000_000)
+        meter.mutate(1_000, strict=True)
+        assert meter.settle(now_s[0]) == (0 if rate > 1.0 else 30_000)
 
 
 def test_INV_SQT2_the_time_told_is_not_too_short() -> None:

@@ -5,6 +5,7 @@ import random
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from region_broker.ports.network import READ_AHEAD_BYTES
 from region_broker.ports.system.network import AsyncioStream
 from region_broker.region.peers import protocol as peers
-from region_broker.wire.chunks import SMALL_BYTES, ChunkQueue
+from region_broker.wire.chunks import SMALL_BYTES, VIEWED_BYTES_MIN, ChunkQueue
 from region_broker.wire.framing import FrameReader
 
 _COUNT = 20_000
@@ -94,6 +95,56 @@ def test_what_is_large_is_not_copied_for_what_is_small_before_and_behind_it(arou
     assert taken == _LARGE
     assert taken.obj is _LARGE
     assert queue._take(2 * len(around)) == 2 * around
+
+
+def framed(*sizes_bytes: int) -> bytes:
+    """Return frames of these sizes as they come in one chunk."""
+    return b"".join(size_bytes.to_bytes(4) + bytes(size_bytes) for size_bytes in sizes_bytes)
+
+
+def kept_bytes(part: memoryview | None) -> int:
+    """Return how many bytes of memory somebody keeps who keeps `part`."""
+    assert part is not None
+    return len(cast("bytes", part.obj))
+
+
+@pytest.mark.parametrize("large_bytes", [65_000, 250_000])
+def test_INV_CHQ2_a_small_frame_keeps_no_large_chunk(large_bytes: int) -> None:
+    """A thousand connections with 31 frames of 50 bytes each behind a large one kept 8 GB, which nobody counted."""
+    reader = FrameReader()
+    reader.feed(framed(large_bytes, 50) + b"\0")
+    large, small = reader.next_frame(), reader.next_frame()
+    assert kept_bytes(large) == large_bytes + 4 + 50 + 4 + 1, "as it came"
+    assert kept_bytes(small) <= 2 * (4 + 50) + 1
+    assert reader.next_frame() is None
+    assert [kept_bytes(each) for each in reader._chunks] == [1]
+
+
+@pytest.mark.parametrize("front_bytes", [1, 2, 3])
+def test_INV_CHQ2_nor_does_one_whose_length_came_before_it_or_whose_end_did_behind_it(
+    front_bytes: int,
+) -> None:
+    reader, whole = FrameReader(), framed(50, 200_000)
+    reader.feed(whole[:front_bytes])
+    assert reader.next_frame() is None
+    reader.feed(whole[front_bytes:-100])
+    assert kept_bytes(reader.next_frame()) == 50
+    assert reader.next_frame() is None
+    reader.feed(whole[-100:] + framed(200_000))
+    assert kept_bytes(reader.next_frame()) == 200_000
+    assert kept_bytes(reader.next_frame()) == 200_104, (
+        "half of what came is looked at where it lies"
+    )
+
+
+@pytest.mark.parametrize("size_bytes", [20, 1_000, VIEWED_BYTES_MIN, 100_000])
+def test_INV_CHQ2_a_frame_that_is_half_of_what_came_or_large_is_not_copied(size_bytes: int) -> None:
+    chunk, reader = framed(size_bytes, size_bytes), FrameReader()
+    reader.feed(chunk)
+    for _ in range(2):
+        frame = reader.next_frame()
+        assert frame is not None
+        assert frame.obj is chunk
 
 
 async def test_INV_PN9_nor_is_what_nobody_asked_for_yet() -> None:

@@ -82,6 +82,18 @@ def test_a_fetch_or_a_listing_behind_another_is_held_back_and_counts_as_held(key
     )
 
 
+def test_INV_CHQ2_what_a_connection_keeps_is_about_what_it_counts() -> None:
+    """Requests that are answered at once and small ones that wait, which came in one chunk each."""
+    core, waiting = connection(), list[memoryview]()
+    for _ in range(20):
+        core.receive(request(250_000) + request(50))
+        large, small = begun(core)
+        core.finish(large, b"x")
+        waiting.append(small.incoming.frame)
+    kept_bytes = sum(len(bytes(frame.obj)) for frame in waiting)
+    assert kept_bytes <= 2 * core.held_bytes
+
+
 def test_INV_WQ4_a_request_that_is_handed_back_counts_by_its_beginning_alone() -> None:
     core, told = connection(), list[int]()
     core.on_hand_back = lambda: told.append(core.held_bytes)

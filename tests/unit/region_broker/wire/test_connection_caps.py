@@ -73,6 +73,15 @@ def test_INV_CN3_a_quota_of_an_address_counts_in_place_of_the_nodes_rate() -> No
     assert admitted(admission, "a", 60_000) == 100 * CONNECTION_BURST_S
 
 
+@pytest.mark.parametrize("rate", [5e-324, 1e-304, 1e-9, 0.499, 1.7e308])
+def test_INV_CN4_a_rate_of_any_size_is_counted_by(rate: float) -> None:
+    """An infinite step was no whole number: the next connection ended the node."""
+    admission = Admission(ConnectionCaps(rate=100))
+    admission.rate_of = {"a": rate}.get
+    assert admitted(admission, "a", 0) == (1_000 if rate > 1 else 0)
+    assert admitted(admission, "b", 0) == 100 * CONNECTION_BURST_S
+
+
 def test_a_node_with_few_descriptors_lets_one_in_and_not_more_from_an_address_than_in_all() -> None:
     """An operator who has set the limit of the process too low must still be able to ask it."""
     assert ConnectionCaps.fitting(1, 100, 5) == ConnectionCaps(in_all=1, per_address=1, rate=5)

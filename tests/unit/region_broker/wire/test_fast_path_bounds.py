@@ -7,7 +7,7 @@ import pytest
 from idempotency.pieces import drained
 from region_broker.wire.codec import bounded
 from region_broker.wire.codec.bounded import DecodeRefused
-from region_broker.wire.codec.fast_paths import produce, transactions
+from region_broker.wire.codec.fast_paths import fetch, produce, transactions
 
 ACKS_AND_TIMEOUT = b"\xff\xff\0\0\0\1"
 BATCH = b"\0\0\0\0\3ab\0"  # partition 0, two bytes, no tags
@@ -81,6 +81,31 @@ def test_INV_BH1_a_size_is_held_against_what_is_left_before_anything_is_cut_out(
         assert read(body, 0, 2, 2)[1] == 2
         with pytest.raises(DecodeRefused):
             read(body, 0, size_bytes, 2)
+
+
+@pytest.mark.parametrize("version", [9, 12])
+def test_INV_WG7_the_strings_of_a_produce_request_are_no_longer_than_those_of_the_old_kind(
+    version: int,
+) -> None:
+    longest, longer = (bounded.write_uvarint(size + 1) + b"x" * size for size in (32_767, 32_768))
+    back = ACKS_AND_TIMEOUT + b"\2\2t\2" + BATCH + b"\0\0"
+    by_name = FRONT + b"\2%b\2" + BATCH + b"\0\0"
+    read = produce.read_request(version, memoryview(longest + back))
+    assert len(read.transactional_id or "") == 32_767
+    read = produce.read_request(version, memoryview(by_name % longest))
+    assert len(str(read.topics[0].key)) == 32_767
+    refuse(version, longer + back)
+    refuse(version, by_name % longer)
+
+
+def test_INV_WG7_the_strings_of_a_fetch_request_are_no_longer_than_those_of_the_old_kind() -> None:
+    back = b"\1\0\1\1\0"  # no partitions, no tags; nothing forgotten, rack "", no tags
+    longest, longer = (bounded.write_uvarint(size + 1) + b"x" * size for size in (32_767, 32_768))
+    read = fetch.read_request(12, memoryview(bytes(25) + b"\2" + longest + back))
+    assert len(str(read.topics[0][0])) == 32_767
+    for wrong in (b"\2" + longer + back, b"\1\1" + longer + b"\0"):
+        with pytest.raises(DecodeRefused):
+            fetch.read_request(12, memoryview(bytes(25) + wrong))
 
 
 def test_INV_BH1_a_varint_ends_before_the_end_that_is_given() -> None:

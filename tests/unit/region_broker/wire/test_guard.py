@@ -180,6 +180,45 @@ def test_INV_WG4_elements_are_counted_over_all_arrays(monkeypatch: pytest.Monkey
     refuse(24, 0, body, "array of 2")
 
 
+def compact(size_bytes: int) -> bytes:
+    """Return a compact string of so many bytes (KIP-482)."""
+    return write_uvarint(size_bytes + 1) + b"x" * size_bytes
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "front", "back"),
+    [
+        pytest.param(10, 3, b"", b"\0\0", id="FindCoordinator"),
+        pytest.param(10, 4, b"\0\2", b"\0", id="FindCoordinator: in an array"),
+        pytest.param(12, 4, b"", b"\0\0\0\1\2m\0\0", id="Heartbeat"),
+        pytest.param(22, 3, b"", bytes(4) + bytes(10) + b"\0", id="InitProducerId: may be null"),
+        pytest.param(0, 9, b"", b"\0\1\0\0\0\1\1\0", id="Produce"),
+    ],
+)
+def test_INV_WG7_a_compact_string_is_no_longer_than_one_of_the_old_kind(
+    key: int, version: int, front: bytes, back: bytes
+) -> None:
+    """The coordinator of a group with an id of 90 MB was looked for in one step of 66 s."""
+    assert read(key, version, front + compact(32_767) + back) is not None
+    refuse(key, version, front + compact(32_768) + back)
+
+
+def test_INV_WG7_a_tagged_string_is_no_longer_than_another() -> None:
+    def tagged(size_bytes: int) -> bytes:
+        value = compact(size_bytes)
+        return FETCH_BODY + b"\1\0" + write_uvarint(len(value)) + value
+
+    assert len(read(1, 12, tagged(32_767)).cluster_id) == 32_767
+    refuse(1, 12, tagged(32_768))
+
+
+def test_INV_WG7_bytes_and_records_are_no_strings() -> None:
+    data = compact(40_000)
+    assert len(read(36, 2, data + b"\0").auth_bytes) == 40_000  # SaslAuthenticate
+    batch = b"\0\1\0\0\0\1\2\2t\2" + bytes(4) + data + b"\0\0\0"
+    assert len(read(0, 9, b"\0" + batch).topic_data[0].partition_data[0].records) == 40_000
+
+
 def tags(count: int) -> bytes:
     """Return a section of so many tagged fields that nobody knows, without values (KIP-482)."""
     return write_uvarint(count) + b"".join(write_uvarint(99 + at) + b"\0" for at in range(count))

@@ -10,9 +10,12 @@ import pytest
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.throttling import metered, settled
 from region_broker.security.quotas.throttles import Throttles
+from region_broker.wire.codec import throttle_times
 from region_broker.wire.codec.answers import encode_response, top_level_error
 from region_broker.wire.codec.fast_paths import produce
 from region_broker.wire.codec.fast_paths.leaders import Endpoint
+from region_broker.wire.codec.gathered import AnswerBytes
+from region_broker.wire.codec.struct_writers import Fields
 from region_broker.wire.codec.throttle_times import throttle_told_ms, with_throttle
 from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.loop_time import by_steps
@@ -22,7 +25,7 @@ CREATE_TOPICS = 19
 _TOLD = timedelta(milliseconds=1_234)
 
 
-def _check(key: int, version: int, answer: bytes | bytearray) -> bool:
+def _check(key: int, version: int, answer: AnswerBytes) -> bool:
     """Check one answer; return whether it has a place for the time."""
     before = parse_answer(key, version, bytes(answer))
     correlation_id, after = parse_answer(
@@ -61,6 +64,40 @@ def test_INV_WTT1_produce_has_it_before_its_tags(version: int) -> None:
     assert _check(0, version, produce.answer(version, 3, [(topic, [plain])]))
     endpoints = (Endpoint(2, "127.0.0.1", 9092),) if version >= 10 else ()
     assert _check(0, version, produce.answer(version, 3, [(topic, [plain, told])], endpoints))
+
+
+MANY_LEADERS: Fields = {
+    "responses": [
+        {
+            "name": "t",
+            "partition_responses": [
+                {"index": index, "error_code": 6, "base_offset": -1, "current_leader": {"leader_id": 0, "leader_epoch": 9}}
+                for index in range(2_000)
+            ],
+        }
+    ],
+    "node_endpoints": [{"node_id": 0, "host": "a", "port": 256, "rack": None}, {"node_id": 256, "host": "b", "port": 9092, "rack": "é"}],
+}  # fmt: skip
+
+
+def test_INV_WTT2_a_produce_that_names_leaders_is_not_read_to_find_the_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """2,000 rows took 50 ms by the general reader, in one step."""
+    monkeypatch.setattr(throttle_times, "entity_reader", None)
+    endpoints = [Endpoint(0, "a", 256), Endpoint(256, "b", 9092, "é")]
+    rows = [produce.ProducedRow(index, 6, leader=(0, 9)) for index in range(2_000)]
+    fast = produce.answer(10, 3, [("t", rows)], endpoints)
+    written = throttle_times.parted(0, MANY_LEADERS, encode_response(0, 10, 3, MANY_LEADERS))
+    assert bytes(fast) == bytes(written)
+    for answer in (fast, written):
+        assert _check(0, 10, answer)
+
+
+def test_INV_WTT2_what_names_no_leaders_is_in_one_part() -> None:
+    for key, version, fields in ((0, 9, MANY_LEADERS), (0, 10, {"responses": []}), (19, 7, {"topics": []})):  # fmt: skip
+        answer = encode_response(key, version, 3, fields)
+        assert throttle_times.parted(key, fields, answer) is answer
 
 
 def test_INV_HTH1_what_another_node_told_is_read_where_it_stands_first() -> None:
