@@ -163,6 +163,46 @@ async def test_INV_HAC1_changes_that_come_at_once_are_all_made(judged: Judged) -
     assert len(services.metadata.image.access.acls) == 31
 
 
+@pytest.mark.parametrize("change", CHANGES[:4], ids=lambda each: str(each[0]))
+async def test_INV_HAC2_who_renews_a_token_without_end_keeps_nobody_from_changing_access(
+    judged: Judged, change: tuple[int, int, dict[str, Any]]
+) -> None:
+    """1. Bob renews his own token, twice at a time. 2. Alice's change waits behind one renewal, and is refused a round of the quorum later, as
+    other access came between. 3. The other renewal waits by then: his right could not be taken away.
+    """
+    services = judged.services
+    judged.give(ADMIN, QUOTAS)
+    make, line = services.metadata.change_access, asyncio.Lock()
+    await make(AccessChange(acls_added=(DENY,)))
+    made = await judged.ask(38, 3, {"owner_principal_type": None, "owner_principal_name": None, "renewers": [], "max_lifetime": -1}, who=BOB)  # fmt: skip
+
+    async def made_in_a_quorum(what: AccessChange, expected: int | None = None) -> None:
+        async with line:  # what one node asks for goes one after the other, and is refused where the log settles it
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await make(what, expected)
+
+    services.metadata.change_access = made_in_a_quorum  # type: ignore[method-assign, assignment]
+    done, renewed = asyncio.Event(), 0
+
+    async def renew() -> None:
+        nonlocal renewed
+        while not done.is_set():
+            answer = await judged.ask(39, 2, {"hmac": made.hmac, "renew_period": 60_000}, who=BOB)
+            assert error_codes(answer) == set()
+            renewed += 1
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(2):
+            tasks.create_task(renew())
+        while not line.locked():  # noqa: ASYNC110 -- has no event of its own
+            await asyncio.sleep(0)
+        answer = await judged.ask(*change)
+        done.set()
+    assert error_codes(answer) == set()
+    assert renewed <= 4, "each waits once"
+
+
 @pytest.mark.parametrize(
     ("key", "kind", "asked"),
     [
