@@ -36,7 +36,7 @@ class Recorded:
     __slots__ = ("_event", "_seq", "_trail", "is_told")
 
     def __init__(self, trail: "AuditTrail", event: AuditEvent, seq: int) -> None:
-        """Answer the intent with that sequence number."""
+        """Answer the intent with that sequence number; 0 where there was none."""
         self._trail = trail
         self._event = event
         self._seq = seq
