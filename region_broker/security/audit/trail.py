@@ -70,6 +70,10 @@ class AuditTrail:
         """As `intent`, and return what is to be told the outcome."""
         return Recorded(self, event, await self.intent(event))
 
+    def has_room_for_details(self, principal: str) -> bool:
+        """Return whether what a principal asks for is told at length in this second, where it can be asked for again and again. To be overridden."""
+        return True
+
     def problem(self) -> str | None:
         """Say why changes are refused, None where they are not. To be overridden."""
         return None

@@ -226,6 +226,26 @@ async def test_INV_DAR3_who_may_delete_nothing_writes_no_intent(
     assert [each.outcome.value for each in trail.told] == ["intended", "done" if key == 21 else "refused"]  # fmt: skip
 
 
+async def test_INV_DAR5_a_record_names_what_who_asks_may_delete(judged: Judged) -> None:
+    """One group or topic of one's own beside very many others, which need not even be there, was a record of a megabyte."""
+    judged.services.audit = trail = ToldTrail()
+    judged.give(acl(TOPIC, Operation.ALL, name="orders"), acl(GROUP, Operation.ALL, name="g"))
+    others = [f"{at}" + "\U0001f600" * 100 for at in range(200)]
+    parts = [{"partition_index": 0, "offset": 0}]
+    topics = [{"name": name, "partitions": parts} for name in [*others, "orders", "orders"]]
+    asked: list[tuple[int, int, dict[str, Any]]] = [
+        (21, 2, {"timeout": 1_000, "topics": topics}),
+        (42, 2, {"groups_names": [*others, "g", "g"]}),
+        (47, 0, {"group_id": "g", "topics": [{"name": each["name"], "partitions": [{"partition_index": 0}]} for each in topics]}),
+    ]  # fmt: skip
+    for each in asked:
+        await judged.ask(*each)
+    told = [(each.resource, dict(each.details)) for each in trail.told if not each.answers]
+    assert told == [
+        ("orders", {"below": ["orders-0 below 0"]}), ("g", {"groups": ["g"]}), ("g", {"offsets": ["orders-0"]}),
+    ]  # fmt: skip
+
+
 async def test_INV_DAR3_too_many_names_are_refused_before_anything_is_recorded(
     judged: Judged,
 ) -> None:
