@@ -4,8 +4,8 @@ INV-TG1  a topic is in the registry, durably, before its partitions are opened; 
          the next start opens them; a deletion is marked in its folder before the registry forgets the topic, so that
          the next start finishes it. Who asked hears of it once its folder is out of the way, durably; nothing of that waits on the loop (INV-RM7)
 INV-TG2  changes of topics that clients ask for take a turn before anything of them is done: one of them is asked of the metadata at a time, and
-         only it is a change under way (INV-RR4). Who waits for the turn may go, and meets the gate as it is then. Access has a turn of its own
-         (INV-HAC2), and what the node asks for by itself takes none
+         beside it only what is left of deletions, on disks, is under way (INV-RR4). Who waits for the turn may go, and meets the gate as it
+         is then. Access has a turn of its own (INV-HAC2), and what the node asks for by itself takes none
          1. Somebody sends very many CreateTopics. 2. A follower is lost. 3. The in-sync set would change behind all of them, some minutes
          later; acks=all hangs until then, and a role could not end.
 INV-TG3  whether there is room for more partitions is looked at within that turn: what came at once would each be the only one

@@ -4,7 +4,8 @@ INV-HAC1 a change of access is made from the very access that it was judged by, 
          1. Somebody's right to change ACLs is taken away. 2. A request of that one was judged before, and waits behind that. 3. It would give
          the right back.
 INV-HAC2 all changes of access that come at once at this node take one turn, in the order in which they came, whatever API asks: none of them comes
-         between another one's judgement and its change, where it would be judged anew again and again
+         between another one's judgement and its change, where it would be judged anew again and again. Changes of tokens, which take no right, take
+         turns among themselves before (`sasl.changing`): one of them at most stands before an administrator's
          1. Who holds a right renews a token all the time. 2. That right is taken away: judged, the change waits behind a renewal, and is
          refused a round of the quorum later. 3. Judged anew, it waits behind the next one.
 Not here: what changes (each API's file), where it is kept (`controller.access_commands`).

@@ -38,9 +38,10 @@ async def changed(
 
 
 async def changed_as_judged(services: Services, judge: Judge[Made]) -> Made | ErrorCode:
-    """Change access by what `judge` makes of that which is there; return what is answered, or Kafka's error (INV-TKC1)."""
+    """Change tokens by what `judge` makes of the access that is there; return what is answered, or Kafka's error (INV-TKC1, INV-HAC2)."""
     try:
-        return await change_as_judged(services, judge)
+        async with services.tokens_turn:
+            return await change_as_judged(services, judge)
     except CommandRefused as refused:
         return refused_as(refused)[0]
     except MetadataUnwritable as failed:

@@ -91,6 +91,8 @@ async def test_INV_TKC1_what_others_come_between_each_time_is_not_answered_as_do
         return AccessChange(), "made"
 
     metadata = SimpleNamespace(image=SimpleNamespace(access=NO_ACCESS), change_access=change_access)
-    services = SimpleNamespace(metadata=metadata, access_turn=asyncio.Lock())
+    services = SimpleNamespace(
+        metadata=metadata, access_turn=asyncio.Lock(), tokens_turn=asyncio.Lock()
+    )
     found = await changed_as_judged(cast("Any", services), judge)
     assert found == ("made" if refused_times < CHANGE_ATTEMPTS else ErrorCode.request_timed_out)

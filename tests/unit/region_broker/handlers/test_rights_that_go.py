@@ -167,8 +167,8 @@ async def test_INV_HAC1_changes_that_come_at_once_are_all_made(judged: Judged) -
 async def test_INV_HAC2_who_renews_a_token_without_end_keeps_nobody_from_changing_access(
     judged: Judged, change: tuple[int, int, dict[str, Any]]
 ) -> None:
-    """1. Bob renews his own token, twice at a time. 2. Alice's change waits behind one renewal, and is refused a round of the quorum later, as
-    other access came between. 3. The other renewal waits by then: his right could not be taken away.
+    """1. Bob renews his own token, very often at a time. 2. Alice's change waits behind one renewal, and is refused a round of the quorum later, as
+    other access came between. 3. Another renewal waits by then: his right could not be taken away, nor could it where she waited for all of them.
     """
     services = judged.services
     judged.give(ADMIN, QUOTAS)
@@ -193,14 +193,16 @@ async def test_INV_HAC2_who_renews_a_token_without_end_keeps_nobody_from_changin
             renewed += 1
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(2):
+        for _ in range(20):
             tasks.create_task(renew())
         while not line.locked():  # noqa: ASYNC110 -- has no event of its own
             await asyncio.sleep(0)
+        renewed_before = renewed
         answer = await judged.ask(*change)
+        renewed_meanwhile = renewed - renewed_before
         done.set()
     assert error_codes(answer) == set()
-    assert renewed <= 4, "each waits once"
+    assert renewed_meanwhile <= 2, "one at most stands before her"
 
 
 @pytest.mark.parametrize(
