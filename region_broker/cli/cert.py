@@ -12,6 +12,7 @@ import click
 
 from region_broker.cli.cert_files import (
     check_free,
+    check_no_key_in,
     config_of,
     file_name,
     files_named_in,
@@ -27,6 +28,7 @@ from region_broker.cli.cert_files import (
     said_of,
     serials_of,
 )
+from region_broker.cli.changed_files import replace_file
 from region_broker.cli.output import (
     EXIT_USAGE,
     fail,
@@ -37,6 +39,7 @@ from region_broker.cli.output import (
 
 if TYPE_CHECKING:
     from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
 
     from region_broker.security.authority_folder import AuthorityFolder
 
@@ -252,10 +255,11 @@ def renew(
 ) -> None:  # fmt: skip
     """Replace certificates by such that last longer, and say the same.
 
-    The key stays, unless --new-key is given, so the CA's machine needs the certificate only. All are judged before
-    the first one is replaced. The former certificate is good until its end: revoke it if it must not be.
+    The key stays, unless --new-key is given, so the CA's machine needs the certificate only; a file that holds a key, too,
+    is refused. All are judged before the first one is replaced; files keep their mode, and their owner where root
+    replaces them. The former certificate is good until its end: revoke it if it must not be.
     """
-    from region_broker.security import authority_folder, certificates
+    from region_broker.security import certificates
 
     with refusals():
         folder = loaded(ca)
@@ -263,7 +267,8 @@ def renew(
         crl, made = folder.crl(), []
         former_ones: list[tuple[Path, x509.Certificate]] = []
         for path in files:
-            old = read_chain(path)[0]
+            old, *above = read_chain(path)  # above: intermediate ones, of the CA that signed it
+            check_no_key_in(path)
             key = certificates.new_key() if new_key else None
             with said_of(path):
                 certificates.check_not_revoked(old, crl)
@@ -271,23 +276,33 @@ def renew(
                     folder.authority, old, now=now(), days=days, former_authority=former,
                     public_key=None if key is None else key.public_key(),
                 )  # fmt: skip
-            made.append((path, new, key))
+            made.append((path, [new, *above] if former is None else [new], key))
             former_ones.append((path, old))
         if not dry_run:
             with folder.locked():
                 _check_still_good(folder, former_ones)
-                for _, new, _ in made:
-                    folder.remember(new)
-            for path, new, key in made:
-                if key is not None:
-                    authority_folder.write(
-                        key_beside(path), certificates.key_pem(key), authority_folder.SECRET_MODE, replace=True
-                    )  # fmt: skip
-                authority_folder.write(path, certificates.pem_of(new), replace=True)
-        rows = [row_of(path, new, folder) for path, new, _ in made]
+                for _, chain, _ in made:
+                    folder.remember(chain[0])
+            for path, chain, key in made:
+                _write_renewed(path, chain, key)
+        rows = [row_of(path, chain[0], folder) for path, chain, _ in made]
     if dry_run:
         click.echo("nothing was changed; it would be:", err=True)
     print_rows(rows, output)
+
+
+def _write_renewed(
+    path: Path, chain: "Sequence[x509.Certificate]", key: "ec.EllipticCurvePrivateKey | None"
+) -> None:
+    """Put a renewed certificate, and its new key if it has one, in the place of the former (INV-CCH2)."""
+    from region_broker.security import certificates
+    from region_broker.security.authority_folder import PUBLIC_MODE, SECRET_MODE
+
+    if key is not None:
+        secret = certificates.key_pem(key)
+        replace_file(key_beside(path), secret, new_mode=SECRET_MODE, mode_max=SECRET_MODE)
+    pem = b"".join(certificates.pem_of(each) for each in chain)
+    replace_file(path, pem, new_mode=PUBLIC_MODE, mode_max=PUBLIC_MODE)
 
 
 def _check_still_good(

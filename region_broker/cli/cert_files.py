@@ -66,6 +66,17 @@ def loaded(ca: Path) -> "AuthorityFolder":
     return AuthorityFolder.load(ca)
 
 
+def check_no_key_in(path: Path) -> None:
+    """Refuse a file that holds a private key beside its certificate: what replaces the file would take the only one away."""
+    from region_broker.security.certificates import CertificateRefused
+
+    if b"PRIVATE KEY-----" in path.read_bytes():
+        raise CertificateRefused(
+            f"{path} holds a private key, too, and would be replaced by the certificate alone: copy the certificate to a file of its own,"
+            " renew that one, and put it in the place of the one in this file"
+        )
+
+
 def read_chain(path: Path) -> "list[x509.Certificate]":
     """Return the certificates of a file: the own one first."""
     from cryptography import x509

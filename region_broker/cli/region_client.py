@@ -22,7 +22,14 @@ from region_broker.cli.output import (
     EXIT_USAGE,
     fail,
 )
-from region_broker.workbench.node_http import CONNECT_TIMEOUT_S, ApiError, BadUrl, request, urls_of
+from region_broker.workbench.node_http import (
+    CONNECT_TIMEOUT_S,
+    ApiError,
+    BadUrl,
+    OutcomeUnknown,
+    request,
+    urls_of,
+)
 
 URL_VARIABLE: Final = "TIDEMARK_URL"
 _NOT_FOUND: Final = 404
@@ -66,6 +73,11 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
             fail(str(error), _exit_code(error))
         except TimeoutError as error:
             fail(f"no answer in time, it may still take effect: {error}", EXIT_UNKNOWN_OUTCOME)
+        except OutcomeUnknown as error:
+            fail(
+                f"it may have taken effect, or may yet: {error}. tidemark region status, or the list of what was asked for, shows which",
+                EXIT_UNKNOWN_OUTCOME,
+            )
         except BrokenPipeError:
             raise  # whoever reads our output has read enough: click ends without a word
         except OSError as error:

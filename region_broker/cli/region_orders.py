@@ -65,13 +65,26 @@ class RegionOrders:
             steps = operation.get("steps") or [operation["phase"]]
             self._progress.say(f"{operation['kind']}: {steps[-1]}")
             time.sleep(POLL_S)
+            operation = self._asked_again(path, operation)
+        return operation
+
+    def _asked_again(self, path: str, operation: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return how far an operation is, or what was known before of it where its node cannot say it now: it may be just starting again."""
+        try:
             try:
-                operation = self._node.ask(path, self._left_s)
+                told: Mapping[str, Any] = self._node.ask(path, self._left_s)
             except ApiError as error:
                 if error.code != _UNKNOWN:
                     raise
-                operation = self._ended_unseen(operation)
-        return operation
+                told = self._ended_unseen(operation)
+        except OSError as error:
+            self._progress.say(f"waiting for region {self._region} to answer again: {error}")
+            return operation
+        except ApiError as error:
+            if error.code not in _PASSING:
+                raise
+            return operation
+        return told
 
     def _ended_unseen(self, operation: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return how an operation ended whose node is gone, and which is recorded nowhere (INV-CRO2)."""

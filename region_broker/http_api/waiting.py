@@ -58,11 +58,12 @@ class WaitingCollector(Collector):
 
 
 def waiting_app(
-    waiting: Waiting, doors: Doors = OPEN_DOORS, *, warning: Callable[[], str] = lambda: ""
-) -> web.Application:
-    """Return the application of a node that waits."""
+    waiting: Waiting, doors: Doors = OPEN_DOORS, collectors: Iterable[Collector] = (), *, warning: Callable[[], str] = lambda: "",
+) -> web.Application:  # fmt: skip
+    """Return the application of a node that waits; `collectors`: what `/metrics` offers besides."""
     app, registry = bounded(DEFAULT_LIMITS, doors), CollectorRegistry()
-    registry.register(WaitingCollector(waiting))
+    for each in (WaitingCollector(waiting), *collectors):
+        registry.register(each)
     add_health_routes(app, {"joined": waiting.reason}, registry, lambda: "", warning=warning)
 
     async def not_yet(_request: web.Request) -> web.StreamResponse:

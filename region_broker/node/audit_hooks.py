@@ -24,6 +24,28 @@ from region_broker.wire.listening import BY_TLS
 from region_broker.wire.server import KafkaServer
 
 
+def hear_refusals(
+    trail: AuditTrail, doors: Doors, *, peers: PeerServer, failed: FailedHandshakes
+) -> None:
+    """Let `trail` hear who is refused at the doors that a node has before it has joined its region, too (INV-ARH1)."""
+    if not trail.is_on:
+        return
+
+    def not_encrypted(port: str, handshake: FailedHandshake) -> None:
+        if handshake.reason == GONE:  # a probe
+            return
+        host = host_of(handshake.peer)
+        if port == "peer":
+            trail.peer_refused(ANONYMOUS_PRINCIPAL, host, code=handshake.reason)
+        else:
+            nobody = Identity(ANONYMOUS_PRINCIPAL, host, BY_TLS)
+            trail.login(nobody, right=False, reason=f"{port}: {handshake.reason}")
+
+    peers.audit = trail
+    doors.on_passed = told_to(trail)
+    failed.heard = not_encrypted
+
+
 def hear(
     trail: AuditTrail, services: Services, doors: Doors, *,
     kafka: KafkaServer, peers: PeerServer, failed: FailedHandshakes,
@@ -39,16 +61,6 @@ def hear(
             ctx.identity, operation.name, resource_type.name, name, request_id=ctx.client_id or ""
         )
 
-    def not_encrypted(port: str, handshake: FailedHandshake) -> None:
-        if handshake.reason == GONE:  # a probe
-            return
-        host = host_of(handshake.peer)
-        if port == "peer":
-            trail.peer_refused(ANONYMOUS_PRINCIPAL, host, code=handshake.reason)
-        else:
-            nobody = Identity(ANONYMOUS_PRINCIPAL, host, BY_TLS)
-            trail.login(nobody, right=False, reason=f"{port}: {handshake.reason}")
-
     def counts(key: CountingKey) -> None:
         trail.record(
             AuditEvent(
@@ -63,9 +75,7 @@ def hear(
 
     services.partitions.sealing.tell(counts)
     services.on_denied = denied
-    peers.audit = trail
-    doors.on_passed = told_to(trail)
-    failed.heard = not_encrypted
+    hear_refusals(trail, doors, peers=peers, failed=failed)
     kafka.on_certificate = lambda identity, reason: trail.login(
         identity, right=not reason, reason=reason
     )

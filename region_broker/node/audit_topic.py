@@ -3,7 +3,8 @@
 INV-NAT1  only what is durable in the files is carried, in the order of the chain, each line as it is: whoever reads the topic can verify
           the chain of each node, and holds heads of it that nobody who may write a node's files can take back
 INV-NAT2  a line is carried at least once: what was appended and not noted as carried before a crash is appended again, the same bytes
-          Where what was noted is of another chain, as its files were all moved away, that chain is carried from its beginning
+          Where what was noted is of another chain, as its files were all moved away, that chain is carried from its beginning, and that is noted
+          at once: by the next start it may have grown beyond what was noted
 INV-NAT4  how far it is counts from the acknowledgement on, also where the disk does not let it be noted: a backlog that is carried while the disk of
           the files is full would else begin anew each second, with the same lines, for as long as that lasts
 INV-NAT3  carrying makes no audit records, but for the creation of the topic
@@ -47,11 +48,15 @@ TOPIC_CONFIGS: Final = {"cleanup.policy": "delete", "retention.ms": str(90 * 24 
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far the files were carried: `seq` is the last record, `at` where the next line begins in the file with that number."""
+    """How far the files were carried: `seq` is the last record, `at` where the next line begins in the file with that number.
+
+    `digest`: the hash of that record, "" where there is none, or an older version noted it.
+    """
 
     seq: int = 0
     number: int = 1
     at: int = 0
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +94,11 @@ class AuditTopic:
     async def _began(self) -> bool:
         """Take up where it was left off; return whether that could be read."""
         try:
-            self.position = await to_its_end(asyncio.to_thread(self._read_position))
+            self._noted = await to_its_end(asyncio.to_thread(self._read_noted))
+            self.position = await to_its_end(asyncio.to_thread(self._in_this_chain, self._noted))
         except OSError as error:
             self._say(f"how far audit records were carried cannot be read now: {error}")
             return False
-        self._noted = self.position
         self._trail.carried_seq = self.position.seq
         return True
 
@@ -169,21 +174,44 @@ class AuditTopic:
 
     # -- in a thread -----------------------------------------------------------------------------
 
-    def _read_position(self) -> Position:
+    def _read_noted(self) -> Position:
         path = self._folder / POSITION_FILE
         if not self._disk.exists(path):
             return Position()
         try:
-            found = msgspec.json.decode(self._disk.read_file(path), type=Position)
+            return msgspec.json.decode(self._disk.read_file(path), type=Position)
         except msgspec.MsgspecError:
             return Position()  # carried again (INV-NAT2)
-        if found.seq > self._trail.head.seq:
-            _log.warning(
-                "the audit trail was carried up to record %d once, and has %d: it was begun anew since, and is carried from its beginning",
-                found.seq, self._trail.head.seq,
-            )  # fmt: skip
-            return Position()
-        return found
+
+    def _in_this_chain(self, noted: Position) -> Position:
+        """Return where to go on: behind what was noted if that is of the chain that is here, else at the beginning of that (INV-NAT2)."""
+        if noted.seq <= self._trail.head.seq and self._is_behind_its_record(noted):
+            return noted
+        _log.warning(
+            "the audit trail was carried up to record %d once, and that is not in the files: it was begun anew since, and is carried from its"
+            " beginning, up to record %d now", noted.seq, self._trail.head.seq,
+        )  # fmt: skip
+        return Position()
+
+    def _is_behind_its_record(self, noted: Position) -> bool:
+        """Return whether the line before a position is the record that was noted, as far as its file is here, or was just moved away."""
+        names = chain_names(self._disk.list_dir(self._folder))
+        name = file_name(noted.number)
+        if name not in names:
+            return noted == Position() or any(later > name for later in names)
+        begin = max(0, noted.at - READ_BYTES)
+        file = self._disk.open(self._folder / name)
+        try:
+            before = file.pread(noted.at - begin, begin)
+        finally:
+            file.close()
+        if len(before) < noted.at - begin or not before.endswith(b"\n"):
+            return noted.at == 0
+        try:
+            last = read_line(before[:-1].rpartition(b"\n")[2]).head
+        except NotALink:
+            return True  # it was changed, which is for `tidemark audit verify` to say
+        return last.seq == noted.seq and noted.digest in {"", last.digest}
 
     def _note(self, position: Position) -> None:
         self._disk.write_file_atomic(self._folder / POSITION_FILE, msgspec.json.encode(position))
@@ -233,7 +261,7 @@ def _taken(position: Position, data: bytes, durable_seq: int, wall_ms: int) -> _
     When it happened is in the line: a clock that was wrong then does not keep it from the topic.
     """
     records: list[Record] = []
-    at, seq, size_bytes = 0, position.seq, 0
+    at, seq, digest, size_bytes = 0, position.seq, position.digest, 0
     while (stop := data.find(b"\n", at)) >= 0:
         line = data[at:stop]
         link = read_line(line)
@@ -245,6 +273,8 @@ def _taken(position: Position, data: bytes, durable_seq: int, wall_ms: int) -> _
             node = str(link.fields.get("node", ""))
             records.append(Record(node.encode(), line, timestamp_ms=wall_ms))
             size_bytes += len(line)
-        at, seq = stop + 1, max(seq, link.head.seq)
-    behind = Position(seq=seq, number=position.number, at=position.at + at)
+        at = stop + 1
+        if link.head.seq >= seq:
+            seq, digest = link.head
+    behind = Position(seq=seq, number=position.number, at=position.at + at, digest=digest)
     return _Taken(records, behind)

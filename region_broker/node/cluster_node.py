@@ -111,6 +111,7 @@ class ClusterNode:
         self._relay = _Relay()
         self._handshake = Handshake()
         self.peers: Final = PeerServer(ports.peer_network, self._handshake, peer_settings(config))
+        self._waiting.hear(self.peers)
         self._known = KnownNodes(config)
         self._dismissal = Dismissal(self._known, lambda: self._begun, levels)
         self._transport: PeerTransport
@@ -240,6 +241,7 @@ class ClusterNode:
             return
         self.node = node = starting.result()
         await self._waiting.http.stop()  # the node binds the port anew
+        self._waiting.tell_trail(node.storage.metadata.audit)  # of who came until then
         serving = tasks.create_task(node.run(on_ready), name="node")
         await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -282,6 +284,7 @@ class ClusterNode:
         self._waiting.stage = OPENS
         storage = await finish_aside(begun, config, self._ports)
         node = self.make_node(config, self._ports, storage, self._parts_of(storage))
+        self._waiting.tell_trail(storage.metadata.audit)
         assert node.leading is not None, "of several nodes"
         node.leading.recover()
         await storage.folder.note_whole()

@@ -15,9 +15,14 @@ from idempotency.identity import Member
 from region_broker.config.node_config import NodeConfig
 from region_broker.http_api.app import HttpServer
 from region_broker.http_api.waiting import Waiting, waiting_app
-from region_broker.node.http_doors import doors_of
+from region_broker.node.audit_hooks import hear_refusals
+from region_broker.node.auditing import keeps_trail
+from region_broker.node.http_doors import DoorCollector, doors_of
 from region_broker.node.node_ports import Ports
 from region_broker.node.storage import Begun
+from region_broker.region.peers.server import PeerServer
+from region_broker.security.audit.held_events import HeldEvents
+from region_broker.security.audit.trail import AuditTrail
 
 TOLD_EACH_MS: Final = 10_000
 JOINS: Final = "joins"
@@ -38,6 +43,8 @@ class WaitingRoom:
         """`hears`: whether a member's connection to here stands. `met`: the nodes of the region that answer, while this folder is to be taken in."""
         self._config = config
         self._clock = clock = ports.clock
+        self._failed = ports.speaks.failed
+        self._held = HeldEvents(clock)
         self._begun = begun
         self._hears = hears
         self._met = met
@@ -46,12 +53,22 @@ class WaitingRoom:
         waiting = Waiting(
             region=config.region, reason=self.reason, without_leader_ms=self._without_leader_ms
         )
-        doors = doors_of(config, ports, lambda: begun().metadata.image.access)
+        self.doors: Final = doors_of(config, ports, lambda: begun().metadata.image.access)
+        collectors = [DoorCollector(config, self.doors)]
         self.http: Final = HttpServer(
-            waiting_app(waiting, doors, warning=ports.speaks.warning),
+            waiting_app(waiting, self.doors, collectors, warning=ports.speaks.warning),
             tls=ports.speaks.http,
             on_failed=ports.speaks.failed.on_port("http"),
         )
+
+    def hear(self, peers: PeerServer) -> None:
+        """Hold who is refused, by `peers` and over HTTP, for a trail that is not open yet, where the node keeps one."""
+        if keeps_trail(self._config):
+            hear_refusals(self._held, self.doors, peers=peers, failed=self._failed)
+
+    def tell_trail(self, trail: AuditTrail) -> None:
+        """Hand over to the trail that is open by now what was heard since (INV-ARH1)."""
+        self._held.tell(trail)
 
     async def tell(self) -> None:
         """Tell the log again and again, until cancelled."""

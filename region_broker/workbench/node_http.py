@@ -3,6 +3,7 @@
 INV-WNH1  who asks is said as `workbench.credentials` has it, to https addresses and to this machine only (INV-LGN2)
 INV-WNH2  a connection, which the kernel of a machine that lives answers, has CONNECT_TIMEOUT_S; the handshake of TLS, which a busy node answers no
           sooner than a question, has the time of the question
+INV-WNH3  an order whose connection ends before its answer has an unknown outcome, and is told as that (`OutcomeUnknown`): the node may have taken it
 
 http.client rather than aiohttp: a command must start within 150 ms.
 Not here: which node to ask (`cli.region_client`), verdicts for applications (`client.verdicts`).
@@ -32,6 +33,10 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 class BadUrl(Exception):
     """An address that is not http://host:port or https://host:port."""
+
+
+class OutcomeUnknown(ConnectionError):
+    """An order was sent, and the connection ended before its answer (INV-WNH3)."""
 
 
 class ApiError(Exception):
@@ -100,7 +105,10 @@ class _TlsConnection(_Connection):
 def request(
     url: str, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 30.0
 ) -> Any:
-    """Return the JSON answer; raises `ApiError`, OSError (TimeoutError included)."""
+    """Return the JSON answer; raises `ApiError`, OSError (TimeoutError and `OutcomeUnknown` included).
+
+    With a `body` it is an order.
+    """
     return _decode(url, *_exchange(url, method, path, body, timeout_s))
 
 
@@ -121,27 +129,43 @@ def _exchange(
         raise BadUrl(str(error)) from error
     connection = _connection(url, timeout_s)
     try:
-        connection.connect()
+        try:
+            connection.connect()
+        except ssl.SSLError as error:
+            raise ConnectionError(f"{url} {_tls_problem(error)}") from error
         headers = {"Accept": "application/json", **said}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        data = response.read(ANSWER_BYTES_MAX + 1)
-    except http.client.HTTPException as error:
-        or_tls = "" if url.startswith("https:") else ", or does it speak TLS by now (https://)"
-        raise ConnectionError(
-            f"{url} does not speak HTTP; is it the Kafka or the peer port{or_tls}?"
-        ) from error
-    except ssl.SSLError as error:
-        raise ConnectionError(f"{url} {_tls_problem(error)}") from error
-    except BrokenPipeError as error:
-        raise ConnectionError(f"{url} closed the connection: {error}") from error
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            data = response.read(ANSWER_BYTES_MAX + 1)
+            if response.length and len(data) <= ANSWER_BYTES_MAX:  # of which it says nothing itself
+                raise http.client.IncompleteRead(data, response.length)
+        except (OSError, http.client.HTTPException) as error:
+            raise _unanswered(url, error, is_order=body is not None) from error
     finally:
         connection.close()
     if len(data) > ANSWER_BYTES_MAX:
         raise ConnectionError(f"{url} answered more than {ANSWER_BYTES_MAX} bytes")
     return response.status, data
+
+
+def _unanswered(url: str, error: Exception, *, is_order: bool) -> OSError:
+    """Return what to raise where no answer came to what was sent, or half of one (INV-WNH3)."""
+    if isinstance(error, TimeoutError):
+        return error
+    ended = isinstance(error, ConnectionError | http.client.IncompleteRead | ssl.SSLEOFError)
+    if ended and is_order:
+        return OutcomeUnknown(f"{url} ended the connection before it answered ({error!r})")
+    if isinstance(error, http.client.HTTPException):
+        or_tls = "" if url.startswith("https:") else ", or does it speak TLS by now (https://)"
+        return ConnectionError(
+            f"{url} does not speak HTTP; is it the Kafka or the peer port{or_tls}?"
+        )
+    if isinstance(error, ssl.SSLError):
+        return ConnectionError(f"{url} {_tls_problem(error)}")
+    return ConnectionError(f"{url} closed the connection: {error}")
 
 
 def _tls_problem(error: ssl.SSLError) -> str:

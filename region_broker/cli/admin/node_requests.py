@@ -275,7 +275,7 @@ class NodeConnection:
         while len(found) < size:
             more = self._socket.recv(size - len(found))
             if not more:
-                raise NodeError(f"{self.address} closed the connection: {why_closed()}")
+                raise ConnectionError(f"{self.address} closed the connection: {why_closed()}")
             found += more
         return bytes(found)
 

@@ -3,7 +3,8 @@
 INV-EX2  what is printed is what `consume -o json` would have printed: neither markers, nor records of transactions that were
          aborted or have no end, nor what DeleteRecords took
 INV-EX4  what is sealed and cannot be opened by the keys given counts as damage does: it is named with its key, and never printed
-INV-EX3  damage is named with its position, and the exit code is 1; of that partition, what lies before it is printed
+INV-EX3  damage is named with its position, and the exit code is 1; of that partition, what lies before it is printed. A full segment that is
+         shorter than it was sealed, and one that is gone from between two others, are damage: what follows may hold the end of another transaction
 The files are only read, and no node is asked: a deleted topic that is kept, a folder of a node that is down.
 Not here: what a line looks like (`cli.records.lines`), which deletions are kept (`log.recovery.kept_deletions`).
 """
@@ -20,7 +21,11 @@ from region_broker.cli.inspect.log_dump import batches_of, log, segments_of
 from region_broker.cli.inspect.sealed_logs import NotOpened, keys_of, keys_option, opened
 from region_broker.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, fail
 from region_broker.cli.records.lines import json_line
+from region_broker.log.cleaning.state import read_mark
+from region_broker.log.file_names import INDEX_SUFFIX
+from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.indexes.log_start import read_log_start
+from region_broker.log.indexes.sparse_index import SUMMARY_BYTES, SegmentSummary, peek_summary
 from region_broker.log.recovery.kept_deletions import DeletionNote, note_of
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import RecordsError, iter_records
@@ -61,7 +66,7 @@ def export(folder: Path, keys_file: Path | None) -> None:
             for line in lines_of(partition, note.name, sealing):
                 sys.stdout.buffer.write(line + b"\n")
                 count += 1
-        except (_Damaged, NotOpened, BatchError, RecordsError, OSError) as error:
+        except (_Damaged, NotOpened, FrameError, BatchError, RecordsError, OSError) as error:
             damage.append(f"{partition}: {error}")
     sys.stdout.buffer.flush()
     if damage:
@@ -90,7 +95,7 @@ def _partitions(folder: Path) -> list[Path]:
 
 
 class _Damaged(Exception):
-    """Bytes that are a batch by their form and not by their checksum."""
+    """Bytes that are a batch by their form and not by their checksum, or a segment that is not what it was."""
 
 
 def lines_of(partition: Path, topic: str, sealing: Sealing) -> Iterator[bytes]:
@@ -110,11 +115,45 @@ def lines_of(partition: Path, topic: str, sealing: Sealing) -> Iterator[bytes]:
 
 
 def _sound_batches(partition: Path) -> Iterator[tuple[BatchHeader, bytes]]:
-    for segment in segments_of(partition):
+    segments = segments_of(partition)
+    holes_below = read_mark(RealDisk(), partition).holes_below
+    for at, segment in enumerate(segments):
+        end, next_offset = 0, int(segment.stem)
         for position, header, batch in batches_of(segment):
             if not crc_ok(batch, 0, header):
                 raise _Damaged(f"{segment.name}: at byte {position}: the checksum is wrong")
+            end, next_offset = position + header.size_bytes, header.last_offset + 1
             yield header, batch
+        if at + 1 < len(segments):
+            _check_sealed(segment, end, next_offset, segments[at + 1], holes_below)
+
+
+def _check_sealed(
+    segment: Path, end: int, next_offset: int, following: Path, holes_below: int
+) -> None:
+    """Hold what a full segment came to against what it was sealed with, and where the next one begins (INV-EX3)."""
+    next_base = int(following.stem)
+    summary = _summary_of(segment)
+    if summary is not None:
+        next_offset = summary.next_offset
+        if end != summary.size_bytes:
+            raise _Damaged(
+                f"{segment.name}: it ends at byte {end}, and was sealed with {summary.size_bytes} bytes"
+            )
+    elif next_offset <= holes_below:
+        return  # what was compacted may end before the next one begins
+    if next_offset != next_base:
+        raise _Damaged(
+            f"{segment.name}: it ends at offset {next_offset}, and the next one is {following.name}: what lies between is gone"
+        )
+
+
+def _summary_of(segment: Path) -> SegmentSummary | None:
+    try:
+        with segment.with_suffix(INDEX_SUFFIX).open("rb") as file:
+            return peek_summary(file.read(SUMMARY_BYTES))
+    except FileNotFoundError:
+        return None
 
 
 def _ends(partition: Path) -> Ends:

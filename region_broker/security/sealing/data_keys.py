@@ -52,12 +52,21 @@ class KeyVersion(NamedTuple):
 
 
 class NamedKey(NamedTuple):
-    """A named key as a node has it: its versions, the newest one last; `missing`: why some are not here, or none; `failed`: whether that may pass."""
+    """A named key as a node has it: its versions, the newest one last; `missing`: why some are not here, or none; `failed`: whether that may pass.
+
+    `waits_for`: the newest version of the file, in hex, where it is not unlocked here; "" where it is, or there is none (INV-SEA6).
+    """
 
     name: str
     versions: tuple[KeyVersion, ...]
     missing: str = ""
     failed: bool = False
+    waits_for: str = ""
+
+    @property
+    def sealing(self) -> KeyVersion | None:
+        """The version that seals what is written now, None if nothing does: never one that is not the newest of the file (INV-SEA6)."""
+        return self.versions[-1] if self.versions and not self.waits_for else None
 
 
 class _Drawn(NamedTuple):
@@ -92,9 +101,7 @@ class DataKeys:
         with self._changes:
             self._named = dict(named)
             self._known = {}
-            current = {
-                name: key.versions[-1].version for name, key in named.items() if key.versions
-            }
+            current = {name: key.sealing.version for name, key in named.items() if key.sealing}
             self._drawn = {
                 name: drawn
                 for name, drawn in self._drawn.items()
@@ -113,7 +120,7 @@ class DataKeys:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 -- INV-LEAN3
         from cryptography.hazmat.primitives.keywrap import aes_key_wrap  # noqa: PLC0415
 
-        newest = self._versions_of(name)[-1]
+        newest = self._sealing_of(name)
         material = self._draw(KEY_BYTES)
         ref = KeyRef(name, newest.version, aes_key_wrap(newest.material, material))
         numbers = itertools.count()
@@ -127,6 +134,16 @@ class DataKeys:
         until_ms = self._monotonic_ms() + KEY_AGE_MS
         self._drawn[name] = _Drawn(key, until_ms, lambda: last[0] < NONCES_MAX)
         return key
+
+    def _sealing_of(self, name: str) -> KeyVersion:
+        self._versions_of(name)
+        key = self._named[name]
+        if key.sealing is None:
+            raise KeyNotHere(
+                f"this node has not version {key.waits_for} of the key {name!r}, the newest one, which alone seals what is written:"
+                f" {_told(key)} (`tidemark key list FILE`)"
+            )
+        return key.sealing
 
     def _versions_of(self, name: str) -> tuple[KeyVersion, ...]:
         key = self._named.get(name)

@@ -280,4 +280,11 @@ def _unlocked(sources: KeySources, name: str, key: WrappedKey, held: NamedKey | 
         else:
             known[each.id] = KeyVersion(bytes.fromhex(each.id), material)
     versions = tuple(known[each.id] for each in alive if each.id in known)
-    return NamedKey(name, versions, "; ".join(failures), failed=bool(failures))
+    newest = alive[-1].id
+    return NamedKey(
+        name,
+        versions,
+        "; ".join(failures),
+        failed=bool(failures),
+        waits_for="" if newest in known else newest,
+    )

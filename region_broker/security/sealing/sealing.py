@@ -10,6 +10,8 @@ INV-SEA5  a file that was read anew and is cut off, or an older copy (INV-SKR4),
           destroyed. 2. A copy of the file that lacks the new version comes in place, whole lines of it or from before. 3. What is acknowledged then
           would be sealed by the former version, and destroyed with it
           So it is, too, for a key that was gone as a whole meanwhile: a file that was cut off between two keys may be restored from an older copy
+INV-SEA6  nothing is sealed by a version that is not the newest of the file that was taken up, also where that one cannot be unlocked here (yet): whoever
+          rotates may destroy the former version, and what was acknowledged by it would go, too. It opens what it sealed
 Not here: the form of batches (`sealed_batch`), who is told of what (`partitions`).
 """
 
@@ -52,7 +54,7 @@ class KeysFile(NamedTuple):
 
 
 class CountingKey(NamedTuple):
-    """Which versions of a named key count at a node, the one that seals last, and which it has forgotten since it was told last."""
+    """Which versions of a named key count at a node, the newest last, and which it has forgotten since it was told last."""
 
     name: str
     versions: tuple[str, ...]
@@ -63,7 +65,7 @@ _Versions: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 def _versions(named: Mapping[str, NamedKey]) -> _Versions:
-    """Return which versions of each key can be used, in hex, the one that seals last."""
+    """Return which versions of each key can be used, in hex, the newest last."""
     return {name: tuple(each.version.hex() for each in key.versions) for name, key in named.items()}
 
 
@@ -148,9 +150,9 @@ class Sealing:
         if not (changed := _changes(before, now)):
             return False
         counting = [
-            f"{name} seals by {versions[-1]}, versions that it opens: {len(versions)}"
-            for name, versions in now.items()
-            if versions
+            f"{name} seals by {key.sealing.version.hex() if key.sealing else 'none'}, versions that it opens: {len(key.versions)}"
+            for name, key in self.keys.named.items()
+            if key.versions
         ]
         gone = [f"{each} of {key.name}" for key in changed for each in key.forgotten]
         assert self._file is not None, "it was read"

@@ -1,5 +1,6 @@
 """A node of a region with several that has not joined yet answers over HTTP what it waits for."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from region_broker.config.node_config import NodeConfig
+from region_broker.http_api.doors import Passed
 from region_broker.node import NodeRefused, Ports
 from region_broker.node.birth import BirthOutcome, give_birth
+from region_broker.security.audit.chain_files import chain_names
+from region_broker.security.audit.recorder import AuditRecorder
+from region_broker.security.identity import Identity
 from tests.simulation.http_client import Answer, get
 from tests.simulation.region_cluster import NAMES, Cluster, Member
 from tests.simulation.region_pair import SeededChance, until
@@ -51,6 +56,38 @@ async def test_a_node_that_waits_for_its_quorum_says_whom_it_waits_for(tmp_path:
         assert "tidemark_node_waits" not in (await asked(second, "/metrics")).body.decode()
     finally:
         await cluster.stop()
+
+
+async def test_INV_ARH1_who_is_refused_while_a_node_waits_is_in_its_trail_once_it_has_joined(
+    tmp_path: Path,
+) -> None:
+    """The quorum may be lost for hours, and passwords are checked meanwhile."""
+    cluster = Cluster(tmp_path, 65, audit="on")
+    _, second, _ = cluster.nodes.values()
+    mallory = Identity("User:alice", "192.0.2.9", "Basic")
+    try:
+        await second.begin()
+        waiting = second.member._waiting
+        for _ in range(30):
+            waiting.doors.on_passed(Passed(mallory, "GET", "/v1/region", "unknown"))
+        second.member.peers.audit.peer_refused("ANONYMOUS", "192.0.2.8", code="unknown-node")
+        for node in cluster.nodes.values():
+            if node is not second:
+                await node.start()
+        await until(lambda: second.runs and second.member.node is not None, "it joined")
+        trail = second.node.storage.metadata.audit
+        assert isinstance(trail, AuditRecorder)
+        await until(lambda: trail.recorded["login"] > 0, "it is written")
+        folder = second.folder / "audit"
+        [name] = chain_names(second.disk.list_dir(folder))
+        lines = [json.loads(line) for line in second.disk.read_file(folder / name).splitlines()]
+    finally:
+        await cluster.stop()
+    [login] = [line for line in lines if line["kind"] == "login"]
+    assert (login["principal"], login["host"], login["count"]) == ("User:alice", "192.0.2.9", 30)
+    assert login["outcome"] == "refused"
+    assert login["details"]["first_at_ms"] <= login["at_ms"]
+    assert [line["host"] for line in lines if line["kind"] == "peer-refusal"] == ["192.0.2.8"]
 
 
 async def test_of_the_voters_only_those_are_named_that_are_not_there(tmp_path: Path) -> None:

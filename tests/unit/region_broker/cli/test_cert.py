@@ -1,6 +1,7 @@
 """`tidemark cert`: a CA, certificates of nodes and users, their renewal and revocation, as files."""
 
 import json
+import os
 import re
 import stat
 import subprocess
@@ -146,6 +147,40 @@ def test_a_renewal_changes_one_file_and_with_a_new_key_two() -> None:
     assert stat.S_IMODE(Path("alice-key.pem").stat().st_mode) == 0o600
     public = openssl("x509", "-in", "alice.pem", "-noout", "-pubkey")
     assert openssl("pkey", "-in", "alice-key.pem", "-pubout") == public
+
+
+def test_a_file_that_holds_the_key_too_is_not_replaced_by_the_certificate_alone() -> None:
+    """As Java's clients take it (`ssl.keystore.type=PEM`): the key is nowhere else."""
+    run("init")
+    run("issue", "--user", "alice")
+    both = Path("alice-key.pem").read_bytes() + Path("alice.pem").read_bytes()
+    Path("keystore-key.pem").write_bytes(both)
+    assert "holds a private key, too" in run("renew", "keystore-key.pem", code=1).stderr
+    assert Path("keystore-key.pem").read_bytes() == both
+
+
+def test_INV_CCH2_a_renewed_file_keeps_its_mode_and_its_owner() -> None:
+    run("init")
+    run("issue", "--user", "alice")
+    Path("alice.pem").chmod(0o640)
+    owner = 0
+    if os.geteuid() == 0:
+        owner = 4711
+        for name in ("alice.pem", "alice-key.pem"):
+            os.chown(name, owner, owner)
+    run("renew", "alice.pem", "--new-key")
+    found = [Path(name).stat() for name in ("alice.pem", "alice-key.pem")]
+    assert [stat.S_IMODE(each.st_mode) for each in found] == [0o640, 0o600]
+    assert not owner or {each.st_uid for each in found} == {owner}
+
+
+def test_a_renewal_keeps_the_certificates_above_the_own_one() -> None:
+    run("init")
+    run("issue", "--user", "alice")
+    above = Path("tidemark-ca/ca.pem").read_bytes()
+    Path("alice.pem").write_bytes(Path("alice.pem").read_bytes() + above)
+    run("renew", "alice.pem")
+    assert Path("alice.pem").read_bytes().endswith(above)
 
 
 def test_one_refusal_and_nothing_is_renewed() -> None:

@@ -111,8 +111,19 @@ def test_a_torn_tail_is_named_with_its_position_and_nothing_before_it_is_lost(
 def test_a_wrong_crc_is_shown(tmp_path: Path) -> None:
     whole = payment()
     path = segment(tmp_path, whole[:-1] + bytes([whole[-1] ^ 1]))
-    _, output = dumped(str(path))
+    code, output = dumped(str(path))
     assert "crc WRONG" in output
+    assert (code, "checksum of 1 batches is wrong" in output) == (1, True)
+
+
+def test_a_codec_that_is_none_is_named_by_its_number(tmp_path: Path) -> None:
+    """One bit of the attributes has flipped: what follows is printed all the same."""
+    whole = bytearray(payment())
+    whole[22] |= 7  # the lower byte of the attributes
+    code, output = dumped(str(segment(tmp_path, bytes(whole) + payment())))
+    assert code == 1
+    assert "codec 7" in output
+    assert output.count("crc ok") == 1
 
 
 def test_zeros_behind_the_last_batch_are_space_not_damage(tmp_path: Path) -> None:

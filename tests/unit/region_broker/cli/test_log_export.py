@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from idempotency.identity import CoordinatorEpoch, ProducerEpoch, ProducerId, SequenceNumber
@@ -11,6 +12,7 @@ from idempotency.record_batch import ControlType, MarkerFacts, build_marker, rea
 from region_broker.cli.inspect.log_export import log
 from region_broker.cli.records.lines import from_json
 from region_broker.log.indexes.log_start import LogStart
+from region_broker.log.indexes.sparse_index import SegmentSummary, SparseIndex
 from region_broker.log.recovery.kept_deletions import NOTE_NAME, DeletionNote
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import NO_ORIGIN, Origin, Record, build_batch
@@ -108,6 +110,54 @@ def test_INV_EX3_damage_is_named_and_what_lies_before_it_and_beside_it_is_export
     assert code == 1
     assert [line["value"] for line in lines] == ["a", "c"]
     assert f"at byte {len(content) // 2}" in told
+
+
+def sealed_in_three(tmp_path: Path) -> tuple[Path, list[Path]]:
+    """One partition of three segments, of which a transaction of producer 5 is aborted in the second one, and another committed in the third."""
+    folder = kept_folder(tmp_path, [])
+    (folder / "0" / f"{0:020}.log").unlink()
+    segments = []
+    for base, batches in enumerate([
+        [data(b"a"), data(b"aborted", 5)],
+        [end(5, ControlType.ABORT), data(b"b")],
+        [data(b"committed", 5, 1), end(5, ControlType.COMMIT)],
+    ]):  # fmt: skip
+        offset = 2 * base
+        content = b"".join(
+            (offset + at).to_bytes(8, "big") + batch[8:] for at, batch in enumerate(batches)
+        )
+        path = folder / "0" / f"{offset:020}.log"
+        path.write_bytes(content)
+        path.with_suffix(".index").write_bytes(
+            SparseIndex(4096).encode(SegmentSummary(len(content), offset + 2, 7, 7))
+        )
+        segments.append(path)
+    return folder, segments
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_INV_EX3_a_segment_that_is_gone_is_damage_and_nothing_behind_it_is_printed(
+    indexed: bool, tmp_path: Path
+) -> None:
+    """The abort was in it: by the commit that follows, the records of the first transaction would count as committed."""
+    folder, segments = sealed_in_three(tmp_path)
+    assert [line["value"] for line in exported(folder)[1]] == ["a", "b", "committed"]
+    segments[1].unlink()
+    if not indexed:
+        for segment in segments:
+            segment.with_suffix(".index").unlink()
+    code, lines, told = exported(folder)
+    assert (code, [line["value"] for line in lines]) == (1, ["a"])
+    assert "what lies between is gone" in told
+
+
+def test_INV_EX3_a_full_segment_of_which_the_end_is_zeros_is_damage(tmp_path: Path) -> None:
+    folder, segments = sealed_in_three(tmp_path)
+    content = segments[1].read_bytes()
+    segments[1].write_bytes(content[: len(content) - len(data(b"b"))] + bytes(len(data(b"b"))))
+    code, lines, told = exported(folder)
+    assert (code, [line["value"] for line in lines]) == (1, ["a"])
+    assert f"was sealed with {len(content)} bytes" in told
 
 
 def test_a_ledger_and_a_folder_without_partitions_are_refused(tmp_path: Path) -> None:

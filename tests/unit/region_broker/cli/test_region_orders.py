@@ -14,7 +14,7 @@ from region_broker.cli import region_client, region_orders
 from region_broker.cli.region_client import Cluster
 from region_broker.cli.region_orders import RegionOrders
 from region_broker.workbench import leading_node
-from region_broker.workbench.node_http import ApiError
+from region_broker.workbench.node_http import ApiError, OutcomeUnknown
 
 EU, US = "http://eu:9093", "http://us:9093"
 CLUSTER_VIEWS = Cluster.views
@@ -324,3 +324,34 @@ def test_who_may_not_see_a_region_is_told_so_and_orders_nothing(
         assert part in result.output
     assert "domain" not in result.output
     assert orders == []
+
+
+def test_INV_WNH3_an_order_of_which_no_answer_came_may_have_taken_effect(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @region_client.reports_errors
+    def order() -> None:
+        raise OutcomeUnknown("http://us:9093 ended the connection before it answered")
+
+    with pytest.raises(SystemExit, match="5"):
+        order()
+    assert "may have taken effect" in capsys.readouterr().err
+
+
+def test_INV_CRO1_a_node_that_starts_again_meanwhile_is_asked_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = {"operation_id": "x", "status": "succeeded"}
+    answers = [ConnectionRefusedError("refused"), ApiError(503, "starting", "wait"), done]
+
+    def request(*_arguments: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Cluster, "nodes_of", lambda *_: [EU])
+    monkeypatch.setattr(leading_node, "request", request)
+    monkeypatch.setattr(region_orders, "POLL_S", 0)
+    operation = {"operation_id": "x", "kind": "failover", "status": "running", "phase": "cutting"}
+    assert RegionOrders(Cluster([]), "eu", 60, quiet=True).follow(operation) == done

@@ -422,6 +422,30 @@ def test_INV_SEA2_a_version_that_cannot_be_unlocked_yet_leaves_the_older_ones(
     assert unlock(SOURCES, gone, held)["orders"].versions == ()
 
 
+def test_INV_SEA6_where_the_newest_version_is_not_unlocked_nothing_is_sealed_by_a_former_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rotated, and the key service of this node does not know the new version: the former one may be destroyed next."""
+    ring, wrapped = of_a_command(2)
+    path = tmp_path / "keys.toml"
+    answers = {wrapped[0]: KEY}
+    answering(monkeypatch, answers)
+    former = {"orders": WrappedKey(ring["orders"].source, ring["orders"].versions[:1])}
+    write_ring(DISK.write_file_atomic, path, former)
+    node = Sealing(KeysFile(DISK, path), lambda: 0)
+    node.read()
+    by_the_former = node.keys.sealing_key("orders").ref
+    write_ring(DISK.write_file_atomic, path, ring)
+    node.look()
+    refusal = node.refusal_of("orders")
+    assert refusal is not None
+    assert ring["orders"].versions[1].id in refusal
+    node.keys.cipher(by_the_former)  # which still opens what it sealed
+    answers[wrapped[1]] = KEK
+    node.read()
+    assert node.keys.sealing_key("orders").ref.version.hex() == ring["orders"].versions[1].id
+
+
 def test_the_command_makes_rotates_rewraps_lists_and_destroys(tmp_path: Path) -> None:
     file, secret = tmp_path / "keys.toml", tmp_path / "orders.key"
 

@@ -1,6 +1,8 @@
-"""One request to a node: who asks is said where nobody else hears it, and nowhere else."""
+"""One request to a node: who asks is said where nobody else hears it, and nowhere else; an order of which no answer comes."""
 
 import asyncio
+import socket
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,7 +11,14 @@ from aiohttp import web
 from region_broker.http_api.app import HttpServer
 from region_broker.security.login import Security
 from region_broker.workbench.credentials import present_as
-from region_broker.workbench.node_http import ApiError, BadUrl, metrics_text, request, urls_of
+from region_broker.workbench.node_http import (
+    ApiError,
+    BadUrl,
+    OutcomeUnknown,
+    metrics_text,
+    request,
+    urls_of,
+)
 
 
 @pytest.fixture
@@ -65,3 +74,28 @@ def test_addresses_are_http_or_https_and_hold_no_password() -> None:
 async def test_an_answer_that_is_a_problem_has_its_code(echo: str) -> None:
     with pytest.raises((ApiError, OSError)):
         await asyncio.to_thread(request, echo, "POST", "/v1/region/switch", {})
+
+
+@pytest.mark.parametrize("answered", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{"])
+def test_INV_WNH3_an_order_whose_connection_ends_before_its_answer_has_an_unknown_outcome(
+    answered: bytes,
+) -> None:
+    """The node took it, and died: whoever scripts this must not read that nothing was done. A question has changed nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def take_and_die() -> None:
+            for _ in range(2):
+                with listening.accept()[0] as connection:
+                    while b"{}" not in (heard := connection.recv(65_536)) and b"GET" not in heard:
+                        pass
+                    connection.sendall(answered)
+
+        node = threading.Thread(target=take_and_die)
+        node.start()
+        with pytest.raises(OutcomeUnknown, match="before it answered"):
+            request(url, "POST", "/v1/regions/us/failover", {})
+        with pytest.raises(ConnectionError) as broken:
+            request(url, "GET", "/v1/region")
+        node.join()
+    assert not isinstance(broken.value, OutcomeUnknown)

@@ -238,7 +238,7 @@ async def test_behind_a_crash_nothing_is_missing_and_some_may_be_there_twice() -
     await carried.all()
     carried.disk.write_file_atomic(FOLDER / POSITION_FILE, before)  # killed before it was noted
     again = Carried(carried.disk, carried.node)
-    again.topic.position = again.topic._read_position()
+    again.topic.position = again.topic._read_noted()
     again.write("third")
     await again.all()
     assert again.lines() != lines_on(again.disk)
@@ -259,10 +259,10 @@ async def test_INV_NAT4_a_full_disk_of_the_files_carries_no_line_twice(
     for _ in range(3):
         assert not await carried.step()
     assert carried.lines() == lines_on(carried.disk)
-    assert carried.topic._read_position().seq == 0
+    assert carried.topic._read_noted().seq == 0
     carried.disk.room_bytes = None
     await carried.all()
-    assert carried.topic._read_position() == carried.topic.position
+    assert carried.topic._in_this_chain(carried.topic._read_noted()) == carried.topic.position
     assert (carried.topic.position.seq, carried.topic._said) == (carried.files.head.seq, "")
 
 
@@ -293,6 +293,44 @@ async def test_INV_NAT2_a_chain_that_was_begun_anew_is_carried_from_its_beginnin
         before.disk.remove(FOLDER / name)
     after = Carried(before.disk, fixture())
     after.write("first of a new chain")
+    assert await after.topic._began()
+    await after.all()
+    assert after.lines() == lines_on(after.disk)
+
+
+async def test_INV_NAT2_a_chain_that_was_begun_anew_is_carried_though_it_has_grown_longer_before_it_could_be() -> (
+    None
+):
+    """1. The files are moved away. 2. A start that may not write. 3. The new chain grows past what was noted of the former. 4. Another start."""
+    before = Carried(SimulatedDisk(), fixture(), file_bytes_max=MIB)
+    before.write(*(f"op{number}" for number in range(9)))
+    await before.all()
+    for name in files_on(before.disk):
+        before.disk.remove(FOLDER / name)
+    between = Carried(before.disk, fixture(), file_bytes_max=MIB)
+    between.acts = False
+    between.write("first of a new chain")
+    assert await between.topic._began()
+    await between.all()
+    between.write(*(f"op{number} of the new chain" for number in range(20)))
+    after = Carried(before.disk, fixture(), file_bytes_max=MIB)
+    assert await after.topic._began()
+    await after.all()
+    assert after.lines() == lines_on(after.disk)
+
+
+@pytest.mark.parametrize("same_length", [True, False])
+async def test_INV_NAT2_a_chain_of_another_history_that_is_as_long_is_carried_from_its_beginning(
+    same_length: bool,
+) -> None:
+    """The node was stopped, and wrote to another chain under a version that carried nothing."""
+    before = Carried(SimulatedDisk(), fixture(), file_bytes_max=MIB)
+    before.write("op0", "op1")
+    await before.all()
+    before.disk.remove(FOLDER / "audit-00000001.jsonl")
+    other = Carried(before.disk, fixture(), file_bytes_max=MIB)
+    other.write(*(("opA", "opB") if same_length else ("longer than it was before", "op", "op")))
+    after = Carried(before.disk, fixture(), file_bytes_max=MIB)
     assert await after.topic._began()
     await after.all()
     assert after.lines() == lines_on(after.disk)
