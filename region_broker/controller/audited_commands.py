@@ -3,6 +3,8 @@
 INV-AUC1  each kind of command is in `_OF_KIND`, or named in `QUIET` with why it is not recorded; a test compares
 INV-AUC2  of users' keys a record has user, mechanism and iterations, of delegation tokens id and owner, of configurations what is set
           and removed, without values whose key sounds like a secret (INV-AUD1)
+INV-AUC3  a command that is recorded has an outcome there however it ends, also one that a node wishes by itself: where its task is cancelled, or an
+          error comes that nobody thought of, it is `unknown`
 A command that somebody asked this node for is recorded before (`AuditTrail.intended`), and is not applied where it cannot be; one that
 a node wishes by itself is recorded behind: a region must go on taking over, fencing and following with a trail that is full.
 Not here: the trail (`security.audit`), who asks (`security.audit.events.acting_as`).
@@ -10,8 +12,6 @@ Not here: the trail (`security.audit`), who asks (`security.audit.events.acting_
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
-
-from msgspec import structs
 
 from region_broker.controller.access_commands import ChangeAccess, FollowAccess
 from region_broker.controller.cluster_commands import (
@@ -67,7 +67,12 @@ from region_broker.security.audit.events import (
     present_actor,
     shown_value,
 )
-from region_broker.security.audit.trail import AuditTrail, AuditUnwritable, told_unless_said
+from region_broker.security.audit.trail import (
+    AuditTrail,
+    AuditUnwritable,
+    Recorded,
+    told_unless_said,
+)
 
 Told = tuple[str, str, Mapping[str, Detail]]
 """Type and name of what changes, and how."""
@@ -96,22 +101,18 @@ async def audited(
         return await apply()
     event = event_of(image, command)
     if event.actor is ITSELF:
-        return await _recorded_behind(trail, event, apply)
-    try:
-        recorded = await trail.intended(event)
-    except AuditUnwritable as error:
-        raise MetadataUnwritable(f"nothing has changed: {error}") from error
-    with told_unless_said(recorded):
+        recorded = Recorded(trail, event, 0)  # it answers no intent
+    else:
+        recorded = await _intended(trail, event)
+    with told_unless_said(recorded):  # INV-AUC3
         return await _told(apply, recorded.ended)
 
 
-async def _recorded_behind(
-    trail: AuditTrail, event: AuditEvent, apply: Callable[[], Awaitable[Result]]
-) -> Result:
-    def ended(outcome: Outcome, reason: str = "") -> None:
-        trail.record(structs.replace(event, outcome=outcome, reason=reason))
-
-    return await _told(apply, ended)
+async def _intended(trail: AuditTrail, event: AuditEvent) -> Recorded:
+    try:
+        return await trail.intended(event)
+    except AuditUnwritable as error:
+        raise MetadataUnwritable(f"nothing has changed: {error}") from error
 
 
 async def _told(

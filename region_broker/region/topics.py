@@ -3,14 +3,21 @@
 INV-TG1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
          the next start opens them; a deletion is marked in its folder before the registry forgets the topic, so that
          the next start finishes it. Who asked hears of it once its folder is out of the way, durably; nothing of that waits on the loop (INV-RM7)
+INV-TG2  changes of topics that clients ask for take a turn before anything of them is done: one of them is asked of the metadata at a time, and
+         beside it only what is left of deletions, on disks, is under way (INV-RR4). Who waits for the turn may go, and meets the gate as it
+         is then. Access has a turn of its own (INV-HAC2), and what the node asks for by itself takes none
+         1. Somebody sends very many CreateTopics. 2. A follower is lost. 3. The in-sync set would change behind all of them, some minutes
+         later; acks=all hangs until then, and a role could not end.
+INV-TG3  whether there is room for more partitions is looked at within that turn: what came at once would each be the only one
 A change that begins where the region does not act is refused, before anything of it is done (INV-RR4); one that was begun is
 carried to its end, also where who asked is cancelled (INV-UB1).
 Not here: topics of a mirror, which follow the primary (`mirror_log.MirrorTopicStore`).
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Final
 from uuid import UUID
 
@@ -62,6 +69,7 @@ class TopicRegistry:
         self._chance = chance
         self._leader_epoch = leader_epoch
         self._change = change
+        self._turn = asyncio.Lock()
         self._told_from: MetadataImage | None = None
         self._told: MetadataImage = metadata.image
         self.on_change: Callable[[], None] = lambda: None
@@ -80,17 +88,18 @@ class TopicRegistry:
         topic_id: UUID | None = None,
     ) -> TopicImage:  # fmt: skip
         """Create a topic and open its partitions; `CommandRefused` when the name is taken, or there are too many partitions."""
-        self._check_room(partition_count)
         topic = TopicImage(
             topic_id=topic_id or self._chance.uuid(),
             name=name,
             partition_count=partition_count,
             configs=dict(configs),
         )
-        return await to_its_end(self._change_partitions(topic, CreateTopic(topic)))
+        async with self._turn:
+            self._check_room(partition_count)
+            return await to_its_end(self._change_partitions(topic, CreateTopic(topic)))
 
     def _check_room(self, added: int) -> None:
-        """Raise `CommandRefused` where all topics together would have more partitions than nodes and mirrors can take."""
+        """Raise `CommandRefused` where all topics together would have more partitions than nodes and mirrors can take (INV-TG3)."""
         present = sum(topic.partition_count for topic in self._metadata.image.topics.values())
         if present + added > ALL_PARTITIONS_MAX:
             raise CommandRefused(
@@ -118,9 +127,10 @@ class TopicRegistry:
 
         `CommandRefused` when there is no such topic, or its configs are not `expected` any more.
         """
-        topic = self._known(name)
-        command = SetTopicConfigs(topic.topic_id, dict(configs), dict(expected))
-        return await to_its_end(self._change_configs(topic, command))
+        async with self._turn:
+            topic = self._known(name)
+            command = SetTopicConfigs(topic.topic_id, dict(configs), dict(expected))
+            return await to_its_end(self._change_configs(topic, command))
 
     async def _change_configs(self, changed: TopicImage, command: SetTopicConfigs) -> TopicImage:
         with self._change():
@@ -147,11 +157,12 @@ class TopicRegistry:
 
         `CommandRefused` when there is no such topic, it is a ledger, or has not `expected` partitions any more.
         """
-        topic = self._known(name)
         assert partition_count > expected, (partition_count, expected)
-        self._check_room(partition_count - expected)
-        command = ResizeTopic(topic.topic_id, partition_count, expected)
-        return await to_its_end(self._change_partitions(topic, command))
+        async with self._turn:
+            topic = self._known(name)
+            self._check_room(partition_count - expected)
+            command = ResizeTopic(topic.topic_id, partition_count, expected)
+            return await to_its_end(self._change_partitions(topic, command))
 
     def _known(self, name: str) -> TopicImage:
         topic = self._metadata.image.topics.get(name)
@@ -161,27 +172,30 @@ class TopicRegistry:
 
     async def delete_topic(self, name: str) -> TopicImage:
         """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
-        return await to_its_end(self._delete_topic(name))
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turn)
+            return await to_its_end(self._delete_topic(name, turn))
 
-    async def _delete_topic(self, name: str) -> TopicImage:
+    async def _delete_topic(self, name: str, turn: AsyncExitStack) -> TopicImage:
         with self._change():
             topic = self._known(name)
-            topic_id = topic.topic_id
-            await self._partitions.mark_topic(topic_id, BY_ORDER)
-            try:
-                await self._metadata.apply(DeleteTopic(topic_id))
-            except (CommandRefused, OSError) as error:
-                if not isinstance(
-                    error, MetadataInDoubt
-                ):  # the next start knows what the mark is for
-                    await self._partitions.unmark_topic(topic_id)
-                raise
-            self._partitions.drop_topic(topic_id)
-            self.on_change()  # in this step: who leads or copies logs has the dropped ones else
+            await self._forget(topic.topic_id)
+            await turn.aclose()  # what is left asks nothing of the metadata, and takes as long as the disk and the groups' ledger do
             if self.on_delete is not None:
                 await self.on_delete(name)
-            await self._partitions.letting_go.finish_of(topic_id)
+            await self._partitions.letting_go.finish_of(topic.topic_id)
         return topic
+
+    async def _forget(self, topic_id: UUID) -> None:
+        await self._partitions.mark_topic(topic_id, BY_ORDER)
+        try:
+            await self._metadata.apply(DeleteTopic(topic_id))
+        except (CommandRefused, OSError) as error:
+            if not isinstance(error, MetadataInDoubt):  # the next start knows what the mark is for
+                await self._partitions.unmark_topic(topic_id)
+            raise
+        self._partitions.drop_topic(topic_id)
+        self.on_change()  # in this step: who leads or copies logs has the dropped ones else
 
 
 def _still_there(image: MetadataImage, changed: TopicImage) -> TopicImage:

@@ -85,7 +85,7 @@ async def _remove(
 
     nothing: list[list[Acl]] = [[] for _ in filters]
     try:
-        found = await change_as_judged(ctx.services.metadata, judge)
+        found = await change_as_judged(ctx.services, judge)
     except CommandRefused as refused:
         return nothing, refused_as(refused)
     except MetadataUnwritable as failed:

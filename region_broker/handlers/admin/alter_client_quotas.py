@@ -55,7 +55,7 @@ async def _change(ctx: RequestContext, request: Any) -> Mapping[int, str]:
         return (None if request.validate_only or not quotas else change), refusals
 
     try:
-        made = await change_as_judged(ctx.services.metadata, judge)
+        made = await change_as_judged(ctx.services, judge)
     except CommandRefused as refused:
         raise Refused(*refused_as(refused)) from refused
     except MetadataUnwritable as failed:

@@ -3,6 +3,11 @@
 INV-HAC1 a change of access is made from the very access that it was judged by, or judged anew: who may change it no more changes nothing
          1. Somebody's right to change ACLs is taken away. 2. A request of that one was judged before, and waits behind that. 3. It would give
          the right back.
+INV-HAC2 all changes of access that come at once at this node take one turn, in the order in which they came, whatever API asks: none of them comes
+         between another one's judgement and its change, where it would be judged anew again and again. Changes of tokens, which take no right, take
+         turns among themselves before (`sasl.changing`): one of them at most stands before an administrator's
+         1. Who holds a right renews a token all the time. 2. That right is taken away: judged, the change waits behind a renewal, and is
+         refused a round of the quorum later. 3. Judged anew, it waits behind the next one.
 Not here: what changes (each API's file), where it is kept (`controller.access_commands`).
 """
 
@@ -16,7 +21,7 @@ from region_broker.controller.feature_levels import NOT_SUPPORTED
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.refusals import COMMAND_TOO_LARGE
 from region_broker.handlers.dispatch.authorizing import refusal
-from region_broker.handlers.dispatch.services import MetadataService, RequestContext
+from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.limits import CHANGE_ATTEMPTS
 from region_broker.security.access import Access, AccessChange
 
@@ -38,11 +43,17 @@ def refused_as(refused: CommandRefused) -> tuple[ErrorCode, str]:
     return _ERRORS.get(refused.code, ErrorCode.invalid_request), refused.reason
 
 
-async def change_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Made | ErrorCode:
+async def change_as_judged(services: Services, judge: Judge[Made]) -> Made | ErrorCode:
     """Change access by what `judge` makes of that which is there, anew where other access came between; return what it says.
 
     Raises `CommandRefused`, with ACCESS_CHANGED where other access came between again and again, and what else `change_access` raises.
     """
+    async with services.access_turn:  # INV-HAC2
+        return await _changed(services, judge)
+
+
+async def _changed(services: Services, judge: Judge[Made]) -> Made | ErrorCode:
+    metadata = services.metadata
     for left in reversed(range(CHANGE_ATTEMPTS)):
         access = metadata.image.access
         judged = await judge(access)
@@ -70,5 +81,4 @@ async def changed_while_allowed(
         denied = refusal(ctx, request)
         return (change, None) if denied is None else denied
 
-    async with ctx.services.access_turn:
-        return await change_as_judged(ctx.services.metadata, judge)
+    return await change_as_judged(ctx.services, judge)

@@ -4,22 +4,23 @@ INV-DAR1  records deleted, groups and offsets deleted, and markers written by an
           metadata is recorded there (`controller.audited_commands`)
 INV-DAR3  who may delete none of what a request names is refused without an intent: it would else fill the disk of the trail, without which nothing
           is changed, by what it may not. Its refusals are recorded, as all are
+INV-DAR5  a record names what who asks may delete of what a request names, each once; and where its principal has been told of at length within this
+          second, no more than how much it is: what nobody may delete, or is named again and again, would fill that disk as well
 INV-DAR2  of such a request `refused` says that nothing was done: where a part of it was, or nobody knows, that is recorded, with the errors
-INV-DAR4  what a record says of a request is made of so many of its rows as a record may have: a name of 32 kB beside each of 100,000 partitions
-          would be gigabytes
+INV-DAR4  what a record says of a request is made of so many of its rows as a record may have, while others are served: a name of 32 kB beside each of
+          100,000 partitions would be gigabytes
 Nothing here is for requests that only read or write records.
 Not here: the handlers.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answered_errors import any_without_error, error_names
-from region_broker.handlers.dispatch.authorizing import ERROR_OF, may, sees
+from region_broker.handlers.dispatch.authorizing import ERROR_OF, Need, may, sees
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ADMIN_ITEMS_MAX
@@ -55,48 +56,76 @@ _MAY_BE_DONE: Final = frozenset(
 """What is answered where it had begun, and its end is not known (P18); where it had not begun, too, which nobody tells apart here."""
 
 
-def _few(rows: Iterable[str], count: int) -> list[str]:
-    """Return as many of `count` rows as a record may have: it says how many it leaves out (INV-DAR4)."""
-    shown = list(islice(rows, _ROWS_MAX))
-    return shown if count <= _ROWS_MAX else [*shown, f"...(+{count - _ROWS_MAX})"]
+Row = tuple[str, str]
+"""By which name it is judged, and how it is told."""
 
 
-def _count(request: Any) -> int:
-    return sum(len(topic.partitions) for topic in request.topics)
+class _Destroys(NamedTuple):
+    """What is told of the requests of an API. `owner`: what its rows belong to, where that is one thing; else it is what they name.
+
+    `needs`: what each of `names` is judged by, each by itself; where it is None the whole is (`authorizing.refusal`). `or_nothing`: who may do that with
+    none of them is refused (INV-DAR3).
+    """
+
+    resource_type: ResourceType
+    detail: str
+    rows: Callable[[Any], Iterable[Row]]
+    names: Callable[[Any], Iterable[str]] = lambda _request: ()
+    needs: Need | None = None
+    owner: Callable[[Any], str] | None = None
+    or_nothing: bool = False
 
 
-def _delete_records(request: Any) -> Told:
-    rows = (
-        f"{clipped(str(topic.name))}-{item.partition_index} below {item.offset}"
+def _topics(request: Any) -> Iterable[str]:
+    return (str(topic.name) for topic in request.topics)
+
+
+def _groups(request: Any) -> Iterable[str]:
+    return map(str, request.groups_names)
+
+
+def _records(request: Any) -> Iterable[Row]:
+    return (
+        (str(topic.name), f"{clipped(str(topic.name))}-{item.partition_index} below {item.offset}")
         for topic in request.topics
         for item in topic.partitions
     )
-    below = _few(rows, _count(request))
-    return "TOPIC", _named([str(topic.name) for topic in request.topics]), {"below": below}
 
 
-def _delete_groups(request: Any) -> Told:
-    groups = request.groups_names
-    return "GROUP", _named([str(each) for each in groups]), {"groups": _few((clipped(str(each)) for each in groups), len(groups))}  # fmt: skip
-
-
-def _delete_offsets(request: Any) -> Told:
-    rows = (
-        f"{clipped(str(topic.name))}-{item.partition_index}"
+def _offsets(request: Any) -> Iterable[Row]:
+    return (
+        (str(topic.name), f"{clipped(str(topic.name))}-{item.partition_index}")
         for topic in request.topics
         for item in topic.partitions
     )
-    return "GROUP", str(request.group_id), {"offsets": _few(rows, _count(request))}
 
 
-def _write_markers(request: Any) -> Told:
-    rows = (
-        f"{'commit' if marker.transaction_result else 'abort'} producer={marker.producer_id} on {clipped(str(topic.name))}"
+def _markers(request: Any) -> Iterable[Row]:
+    return (
+        (
+            str(topic.name),
+            f"{'commit' if marker.transaction_result else 'abort'} producer={marker.producer_id} on {clipped(str(topic.name))}",
+        )
         for marker in request.markers
         for topic in marker.topics
     )
-    count = sum(len(marker.topics) for marker in request.markers)
-    return "CLUSTER", "markers", {"markers": _few(rows, count)}
+
+
+_OF_API: Final[Mapping[int, _Destroys]] = {
+    21: _Destroys(
+        ResourceType.TOPIC, "below", _records, _topics,
+        Need(Operation.DELETE, ResourceType.TOPIC), or_nothing=True,
+    ),
+    27: _Destroys(ResourceType.CLUSTER, "markers", _markers, owner=lambda _request: "markers"),
+    42: _Destroys(
+        ResourceType.GROUP, "groups", lambda request: ((name, clipped(name)) for name in _groups(request)), _groups,
+        Need(Operation.DELETE, ResourceType.GROUP), or_nothing=True,
+    ),
+    47: _Destroys(
+        ResourceType.GROUP, "offsets", _offsets, _topics,
+        Need(Operation.READ, ResourceType.TOPIC), owner=lambda request: str(request.group_id),
+    ),
+}  # fmt: skip
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -116,27 +145,6 @@ def actor_of(ctx: RequestContext) -> Actor:
     return Actor(identity.principal, host, identity.mechanism, identity.token_id, ctx.request_id)
 
 
-_OF_API: Final[Mapping[int, Callable[[Any], Told]]] = {
-    21: _delete_records,
-    27: _write_markers,
-    42: _delete_groups,
-    47: _delete_offsets,
-}
-
-
-class _Each(NamedTuple):
-    """What a request needs the right to delete, each of them by itself; of the others the whole is judged (`authorizing.refusal`)."""
-
-    resource_type: ResourceType
-    names: Callable[[Any], Iterable[str]]
-
-
-_EACH: Final[Mapping[int, _Each]] = {
-    21: _Each(ResourceType.TOPIC, lambda request: (str(each.name) for each in request.topics)),
-    42: _Each(ResourceType.GROUP, lambda request: map(str, request.groups_names)),
-}
-
-
 def _named(names: list[str]) -> str:
     shown = ",".join(names[:_NAMED_MAX])
     return shown if len(names) <= _NAMED_MAX else f"{shown},...(+{len(names) - _NAMED_MAX})"
@@ -147,23 +155,16 @@ async def handled(
 ) -> _ANSWERED:
     """Carry a request out by `handle` for whoever asked; one that destroys is recorded before. Raises as that, and `AuditUnwritable`."""
     with acting_as(_Asked(ctx)):
-        told = _OF_API.get(api.key)
-        if told is None:
+        destroys = _OF_API.get(api.key)
+        if destroys is None:
             return await handle()
-        if (refused := await _refused(api, ctx, request)) is not None:
-            return refused
-        resource_type, resource, details = told(request)
-        recorded = await ctx.services.audit.intended(
-            AuditEvent(
-                kind=Kind.CHANGE,
-                operation=api.name,
-                outcome=Outcome.INTENDED,
-                actor=actor_of(ctx),
-                resource_type=resource_type,
-                resource=resource,
-                details=details,
-            )
-        )
+        yielding = CooperativeYield.of_a_write()
+        denied = await _denied(ctx, request, destroys, yielding)
+        if isinstance(denied, ErrorCode):
+            assert api.on_error is not None, "each thing that it names has an answer"
+            return api.on_error(ctx, request, denied)
+        told = await _told(ctx, request, destroys, denied, yielding)
+        recorded = await ctx.services.audit.intended(_intent(api, ctx, *told))
         with told_unless_said(recorded):
             answer = await handle()
             assert isinstance(answer, Mapping), "these APIs answer with fields"
@@ -171,24 +172,66 @@ async def handled(
             return answer
 
 
-async def _refused(api: Api, ctx: RequestContext, request: Any) -> Fields | None:
-    """Return the answer to who may do nothing of what it asks, None to all others (INV-DAR3)."""
-    each = _EACH.get(api.key)
-    if each is None or not ctx.services.authorizer.in_force:
-        return None
-    assert api.on_error is not None, "each thing that it names has an answer"
-    names = dict.fromkeys(each.names(request))
-    if len(names) > ADMIN_ITEMS_MAX:
-        return api.on_error(ctx, request, ErrorCode.invalid_request)
-    yielding = CooperativeYield.of_a_write()
+async def _denied(
+    ctx: RequestContext, request: Any, destroys: _Destroys, yielding: CooperativeYield
+) -> frozenset[str] | ErrorCode:
+    """Return which of the names who asks may not delete; an error where it is all of them, and nothing would be done (INV-DAR3)."""
+    needs = destroys.needs
+    if needs is None or not ctx.services.authorizer.in_force:
+        return frozenset()
+    names = dict.fromkeys(destroys.names(request))
+    if destroys.or_nothing and len(names) > ADMIN_ITEMS_MAX:
+        return ErrorCode.invalid_request
+    denied: set[str] = set()
     for name in names:
         await yielding.row()
-        if sees(ctx, Operation.DELETE, each.resource_type, name):
-            return None
+        if not sees(ctx, *needs, name):
+            denied.add(name)
+    if not destroys.or_nothing or len(denied) < len(names):
+        return frozenset(denied)
     for name in names:
         await yielding.row()
-        may(ctx, Operation.DELETE, each.resource_type, name)  # it is told
-    return api.on_error(ctx, request, ERROR_OF[each.resource_type])
+        may(ctx, *needs, name)  # it is told
+    return ERROR_OF[needs.resource_type]
+
+
+async def _told(
+    ctx: RequestContext, request: Any, destroys: _Destroys, denied: frozenset[str], yielding: CooperativeYield,
+) -> Told:  # fmt: skip
+    """Return what is told of a request, without what is denied (INV-DAR5)."""
+    if destroys.owner is not None:
+        resource = destroys.owner(request)
+    else:
+        resource = _named([name for name in dict.fromkeys(destroys.names(request)) if name not in denied])  # fmt: skip
+    shown: dict[str, None] = {}
+    left_out = 0
+    has_room = ctx.services.audit.has_room_for_details(ctx.identity.principal)
+    for name, row in destroys.rows(request):
+        await yielding.row()
+        if name in denied or row in shown:
+            continue
+        if has_room and len(shown) < _ROWS_MAX:
+            shown[row] = None
+        else:
+            left_out += 1
+    if not has_room:
+        return destroys.resource_type.name, resource, {"left_out": left_out}
+    rows = [*shown, f"...(+{left_out})"] if left_out else [*shown]  # INV-DAR4
+    return destroys.resource_type.name, resource, {destroys.detail: rows}
+
+
+def _intent(
+    api: Api, ctx: RequestContext, resource_type: str, resource: str, details: Mapping[str, Detail]
+) -> AuditEvent:
+    return AuditEvent(
+        kind=Kind.CHANGE,
+        operation=api.name,
+        outcome=Outcome.INTENDED,
+        actor=actor_of(ctx),
+        resource_type=resource_type,
+        resource=resource,
+        details=details,
+    )
 
 
 def _outcome(fields: Fields) -> tuple[Outcome, str]:

@@ -405,7 +405,9 @@ class Services:
     logins: LoginDesk | None = None
     """Where connections log in; None where no listener asks for that."""
     access_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """For who changes users or ACLs: those that come at once at this node do not come between each other (INV-HAC1)."""
+    """For who changes users' keys, ACLs, quotas or tokens: one after the other at this node (INV-HAC2)."""
+    tokens_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """For who changes tokens, and waits for `access_turn` within it."""
     patterns_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """For who has a thread match a client's pattern: one at a time, or patterns would take the threads that logs need (INV-HLT1)."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000

@@ -19,7 +19,7 @@ from region_broker.handlers.dispatch.access_changes import (
     changed_while_allowed,
     refused_as,
 )
-from region_broker.handlers.dispatch.services import MetadataService, RequestContext
+from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.security.access import AccessChange
 
@@ -37,10 +37,11 @@ async def changed(
     return denied or ErrorCode.none, None
 
 
-async def changed_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Made | ErrorCode:
-    """Change access by what `judge` makes of that which is there; return what is answered, or Kafka's error (INV-TKC1)."""
+async def changed_as_judged(services: Services, judge: Judge[Made]) -> Made | ErrorCode:
+    """Change tokens by what `judge` makes of the access that is there; return what is answered, or Kafka's error (INV-TKC1, INV-HAC2)."""
     try:
-        return await change_as_judged(metadata, judge)
+        async with services.tokens_turn:
+            return await change_as_judged(services, judge)
     except CommandRefused as refused:
         return refused_as(refused)[0]
     except MetadataUnwritable as failed:

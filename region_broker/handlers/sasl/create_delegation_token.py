@@ -62,8 +62,7 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
             return ErrorCode.delegation_token_authorization_failed
         return _judged(ctx, access, _made(ctx, owner, renewers, max_ms, tokens.rules))
 
-    async with tokens.turn:
-        token = await changed_as_judged(ctx.services.metadata, judge)
+    token = await changed_as_judged(ctx.services, judge)
     if isinstance(token, ErrorCode):
         return _fields(ctx, token)
     return _fields(ctx, ErrorCode.none, token, tokens.secret.hmac_of(token.token_id))

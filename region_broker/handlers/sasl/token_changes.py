@@ -35,8 +35,7 @@ async def change_token(ctx: RequestContext, secret: bytes, change: Change) -> Fi
             return ErrorCode.delegation_token_expired
         return change(tokens, token, now_ms)
 
-    async with tokens.turn:
-        expires_ms = await changed_as_judged(ctx.services.metadata, judge)
+    expires_ms = await changed_as_judged(ctx.services, judge)
     if isinstance(expires_ms, ErrorCode):
         return fields_of(expires_ms)
     return fields_of(ErrorCode.none, expires_ms)

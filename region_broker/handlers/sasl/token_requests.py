@@ -4,7 +4,6 @@ INV-TKR1  nobody who is not known, and nobody who logged in by a token, gets, ch
 Not here: each API (its own file), what a token is good for (`security.sasl.tokens`).
 """
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -28,8 +27,6 @@ class Tokens(NamedTuple):
 
     secret: TokenSecret
     rules: TokenRules
-    turn: asyncio.Lock
-    """Held while a change is judged and made: those that come at once at this node do not come between each other (INV-TKC1)."""
 
 
 def tokens_for(ctx: RequestContext) -> Tokens | ErrorCode:
@@ -39,7 +36,7 @@ def tokens_for(ctx: RequestContext) -> Tokens | ErrorCode:
         return ErrorCode.delegation_token_request_not_allowed
     if desk is None or desk.settings.token_secret is None:
         return ErrorCode.delegation_token_auth_disabled
-    return Tokens(desk.settings.token_secret, desk.settings.token_rules, desk.tokens_turn)
+    return Tokens(desk.settings.token_secret, desk.settings.token_rules)
 
 
 async def token_of(access: Access, tokens: Tokens, secret: bytes) -> DelegationToken | None:

@@ -11,6 +11,7 @@ Not here: files (`chain_files`), what is in the fields (`recorder`).
 import hashlib
 import json
 from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final, NamedTuple, Self
 
 DOMAIN: Final = b"tidemark-audit-1\0"
@@ -66,6 +67,11 @@ def make_line(before: Head, fields: Mapping[str, Any]) -> tuple[bytes, Head]:
     line = prefix + _TAIL + digest.encode("ascii") + b'"}'
     assert len(line) < LINE_BYTES_MAX, "fields are bounded (INV-AUD1)"
     return line + b"\n", Head(before.seq + 1, digest)
+
+
+def written_chars(text: str) -> int:
+    """Return how long a text is in a line, with its quotes: a character beyond ASCII takes six, or twelve."""
+    return len(encode_basestring_ascii(text))
 
 
 def digest_of(prefix: bytes) -> str:

@@ -19,7 +19,7 @@ from region_broker.security.identity import Identity
 
 NAME_CHARS_MAX: Final = 300
 DETAIL_CHARS_MAX: Final = 64 * 1024
-"""Of all details of an event together."""
+"""Of all details of an event together, as they are written (`chain.written_chars`)."""
 HIDDEN: Final = "(hidden)"
 """Stands for a value that is, or may be, a secret."""
 _SECRET_WORDS: Final = ("password", "secret", "token", "credential", "jaas", "private", "_key")

@@ -7,6 +7,8 @@ INV-ARC2  what nobody waits for is bounded: `FLOOD_KINDS_MAX` different refusals
 INV-ARC5  whoever floods the trail hides nobody else by it: of those FLOOD_KINDS_MAX one host has FLOOD_OF_ONE_MAX, and right logins have as many
           of their own, which no refusal takes, and of which one user has FLOOD_OF_ONE_MAX. So who comes in by a password that was guessed at last
           is recorded, also where somebody else logs in rightly from a thousand addresses meanwhile
+INV-ARC6  of what one principal intends some DETAIL_CHARS_MAX of details a second are room for more: who asks before telling (`has_room_for_details`) is
+          told no then. What changes the metadata does not ask, and is told in full
 INV-ARC4  an intent that was recorded has an outcome: whoever is cancelled while he waits for it does nothing, and the trail says so
 INV-ARC3  outcomes of what was intended have a place of their own: there are no more of them than intents that were written
 What is told within the last second before a crash, and nobody waited for, is lost with the process, uncounted.
@@ -14,6 +16,7 @@ Not here: the bytes and the disk (`chain_files`).
 """
 
 import asyncio
+import json
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,7 +27,7 @@ import msgspec
 from idempotency.ports import Clock
 from region_broker.ports.addresses import network_of
 from region_broker.ports.offload import Offload
-from region_broker.security.audit.chain import Head
+from region_broker.security.audit.chain import Head, written_chars
 from region_broker.security.audit.chain_files import ChainFiles, trail_fields
 from region_broker.security.audit.events import (
     DETAIL_CHARS_MAX,
@@ -43,12 +46,13 @@ QUEUE_MAX: Final = 5_000
 FLOOD_KINDS_MAX: Final = 200
 FLOOD_OF_ONE_MAX: Final = FLOOD_KINDS_MAX // 2
 FLOOD_MS: Final = 1_000
+DETAILS_MS: Final = 1_000
 GROUP_MAX: Final = 200
 RETRY_MS: Final = 1_000
 FULL_TOLD_MS: Final = 60_000
 _RIGHT: Final = ""
 _NOWHERE: Final = "-"
-_QUOTES_CHARS: Final = len('"",')
+_COMMA_CHARS: Final = len(",")
 _FLOODING: Final = frozenset({Kind.REFUSAL, Kind.LOGIN, Kind.PEER_REFUSAL})
 _STOPPING: Final = (
     "the node is stopping, and its audit trail takes nothing more: send it again when it is back"
@@ -92,6 +96,9 @@ class AuditRecorder(AuditTrail):
         self._flood_since_ms = 0
         self._flood_by: Counter[str] = Counter()
         """How many of the flood each host has, and of right logins each user, those of all under "" (INV-ARC5)."""
+        self._details_since_ms = 0
+        self._details_by: Counter[str] = Counter()
+        """How many characters of details each principal has had since then (INV-ARC6)."""
         self._news = asyncio.Event()
         self._lost: Counter[str] = Counter()
         self._ended = ""
@@ -140,13 +147,26 @@ class AuditRecorder(AuditTrail):
         if self._ended:
             raise AuditUnwritable(self._ended)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._intents.append(_Waiting(self._fields(event), done))
+        fields = self._fields(event)
+        self._details_now()[event.actor.principal] += len(json.dumps(fields.get("details", "")))
+        self._intents.append(_Waiting(fields, done))
         self._news.set()
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             done.add_done_callback(lambda written: self._given_up(event, written))
             raise
+
+    def has_room_for_details(self, principal: str) -> bool:
+        """See `AuditTrail` (INV-ARC6)."""
+        return self._details_now()[principal] < DETAIL_CHARS_MAX
+
+    def _details_now(self) -> Counter[str]:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._details_since_ms >= DETAILS_MS:
+            self._details_since_ms = now_ms
+            self._details_by.clear()
+        return self._details_by
 
     def _given_up(self, event: AuditEvent, written: asyncio.Future[int]) -> None:
         """Answer an intent that nobody waited for any more (INV-ARC4)."""
@@ -387,7 +407,7 @@ def _bounded(details: Mapping[str, Detail]) -> dict[str, Detail]:
             kept[clipped(key)] = fitting
             continue
         shown = clipped(value) if isinstance(value, str) else value
-        left_chars -= len(key) + len(str(shown))
+        left_chars -= written_chars(key) + written_chars(str(shown))
         if left_chars >= 0:
             kept[clipped(key)] = shown
         else:
@@ -398,10 +418,10 @@ def _bounded(details: Mapping[str, Detail]) -> dict[str, Detail]:
 
 
 def _fitting(texts: Sequence[str], left_chars: int) -> tuple[list[str], int]:
-    """Return the first texts that fit, and how many characters are left. Each costs its quotes, too: there may be very many that are empty."""
+    """Return the first texts that fit, and how many characters are left. Each costs its comma, too: there may be very many that are empty."""
     fitting: list[str] = []
     for each in map(clipped, texts):
-        left_chars -= len(each) + _QUOTES_CHARS
+        left_chars -= written_chars(each) + _COMMA_CHARS
         if left_chars < 0:
             break
         fitting.append(each)

@@ -36,7 +36,7 @@ class Recorded:
     __slots__ = ("_event", "_seq", "_trail", "is_told")
 
     def __init__(self, trail: "AuditTrail", event: AuditEvent, seq: int) -> None:
-        """Answer the intent with that sequence number."""
+        """Answer the intent with that sequence number; 0 where there was none."""
         self._trail = trail
         self._event = event
         self._seq = seq
@@ -69,6 +69,10 @@ class AuditTrail:
     async def intended(self, event: AuditEvent) -> Recorded:
         """As `intent`, and return what is to be told the outcome."""
         return Recorded(self, event, await self.intent(event))
+
+    def has_room_for_details(self, principal: str) -> bool:
+        """Return whether what a principal asks for is told at length in this second, where it can be asked for again and again. To be overridden."""
+        return True
 
     def problem(self) -> str | None:
         """Say why changes are refused, None where they are not. To be overridden."""

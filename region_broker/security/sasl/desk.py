@@ -92,8 +92,6 @@ class LoginDesk:
         self._usual: tuple[Sequence[ScramKeys] | None, Mapping[str, Kind]] = (None, {})
         self._said_ms = -_SAY_EVERY_MS
         self._unsaid = 0
-        self.tokens_turn: Final = asyncio.Lock()
-        """For who changes delegation tokens: one after the other."""
 
     def mechanisms(self, *, is_encrypted: bool) -> tuple[str, ...]:
         """Return what a connection may log in by (INV-SDK1)."""

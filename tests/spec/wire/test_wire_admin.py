@@ -3,6 +3,7 @@
 Sources: Kafka protocol guide, KIP-4, KIP-101, KIP-207, KIP-516, KIP-699, KIP-734.
 """
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +337,14 @@ async def test_all_topics_together_have_a_bounded_number_of_partitions(
         asked["topics"] = [{"name": "a", "count": 3, "assignments": None}]
         (row,) = (await client.call(37, 3, asked)).results
         assert row.error_code == 0
+
+
+async def test_INV_TG3_topics_of_two_clients_at_once_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics_module, "ALL_PARTITIONS_MAX", 3)
+    async with wire_fixture(tmp_path) as fixture:
+        clients = [await fixture.connect() for _ in range(2)]
+        asked = [client.call(19, 7, create_of(name, count=2)) for client, name in zip(clients, "ab", strict=True)]  # fmt: skip
+        answers = await asyncio.gather(*asked)
+        assert sorted(row.error_code for answer in answers for row in answer.topics) == [0, 44]

@@ -128,6 +128,21 @@ async def test_an_intent_has_an_outcome_however_its_change_ends(
     assert trail.told[1].answers == 1
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("nobody thought of it"), asyncio.CancelledError()])  # fmt: skip
+async def test_INV_AUC3_what_a_node_does_by_itself_is_recorded_however_it_ends(
+    error: BaseException,
+) -> None:
+    """1. A node fences another one by itself. 2. Its task is cancelled behind the commit. 3. No trail would have that."""
+
+    async def apply() -> None:
+        raise error
+
+    trail = ToldTrail()
+    with pytest.raises(type(error)):
+        await audited(trail, EMPTY, CreateTopic(TOPIC), apply)
+    assert [(each.outcome, each.answers) for each in trail.told] == [(Outcome.UNKNOWN, 0)]
+
+
 async def test_what_a_node_does_by_itself_is_recorded_behind_and_some_not(store: MetadataStore) -> None:  # fmt: skip
     await store.apply(CountNodeStart())
     await store.apply(CreateTopic(TOPIC))

@@ -1,5 +1,6 @@
 """What CreateAcls and DeleteAcls refuse before anything is changed: AclControlManager.java (`validateNewAcl`), AclApis.scala, KIP-290."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -66,7 +67,9 @@ async def test_so_many_filters_look_at_all_acls_and_no_more(count: int, error: E
     )  # fmt: skip
     metadata = SimpleNamespace(image=SimpleNamespace(access=NO_ACCESS))
     everybody_may = SimpleNamespace(in_force=True, allows=lambda *_: True)
-    services = SimpleNamespace(authorizer=everybody_may, metadata=metadata)
+    services = SimpleNamespace(
+        authorizer=everybody_may, metadata=metadata, access_turn=asyncio.Lock()
+    )
     ctx = cast("RequestContext", SimpleNamespace(services=services, api_key=31, identity=ALICE))
     answer = await handle_delete_acls(ctx, SimpleNamespace(filters=[wide] * count))
     assert [row["error_code"] for row in answer["filter_results"]] == [error] * count
@@ -88,5 +91,8 @@ async def test_INV_TKC1_what_others_come_between_each_time_is_not_answered_as_do
         return AccessChange(), "made"
 
     metadata = SimpleNamespace(image=SimpleNamespace(access=NO_ACCESS), change_access=change_access)
-    found = await changed_as_judged(cast("Any", metadata), judge)
+    services = SimpleNamespace(
+        metadata=metadata, access_turn=asyncio.Lock(), tokens_turn=asyncio.Lock()
+    )
+    found = await changed_as_judged(cast("Any", services), judge)
     assert found == ("made" if refused_times < CHANGE_ATTEMPTS else ErrorCode.request_timed_out)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from kio.schema.errors import ErrorCode
+from typing_extensions import override
 
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.audited_requests import handled
@@ -110,10 +111,11 @@ async def test_who_asked_is_told_from_the_clients_own_address(host: str, told: s
 async def test_INV_DAR4_a_record_of_very_long_names_takes_little_memory(key: int) -> None:
     """A name of 32 kB beside each of 100,000 partitions, in a request of half a megabyte, made gigabytes of text."""
     name = "\U0001f600" + "x" * 32_000
-    parts = [SimpleNamespace(partition_index=0, offset=7)] * 99_000
+    parts = [SimpleNamespace(partition_index=number, offset=7) for number in range(99_000)]
     topics = [SimpleNamespace(name=name, partitions=parts)]
-    markers = [SimpleNamespace(transaction_result=True, producer_id=5, topics=topics * 99_000)]
-    asked = SimpleNamespace(topics=topics, markers=markers, groups_names=[name] * 99_000, group_id="g")  # fmt: skip
+    markers = [SimpleNamespace(transaction_result=True, producer_id=number, topics=topics) for number in range(99_000)]  # fmt: skip
+    groups = [f"{number}" + "x" * 300 for number in range(99_000)]
+    asked = SimpleNamespace(topics=topics, markers=markers, groups_names=groups, group_id="g")
     trail = ToldTrail()
 
     async def handle() -> Fields:
@@ -131,3 +133,37 @@ async def test_INV_DAR4_a_record_of_very_long_names_takes_little_memory(key: int
     assert isinstance(rows, list)
     assert len(rows) == 20_001
     assert rows[-1] == "...(+79000)"
+
+
+@pytest.mark.parametrize("key", ASKED)
+async def test_INV_DAR5_what_is_named_again_and_again_is_told_once(key: int) -> None:
+    """One partition of one's own, 20,000 times, was a record of 64 kB."""
+    trail = ToldTrail()
+    (topic,) = PARTS
+    topics = [SimpleNamespace(name=topic.name, partitions=topic.partitions * 100)] * 2
+    markers = [SimpleNamespace(transaction_result=True, producer_id=5, topics=topics)] * 100
+    asked = SimpleNamespace(topics=topics, markers=markers, groups_names=["billing"] * 200, group_id="billing")  # fmt: skip
+    await _done(key, asked_by(trail), asked)
+    once = ToldTrail()
+    await _done(key, asked_by(once), ASKED[key])
+    assert trail.told == once.told
+
+
+@pytest.mark.parametrize("key", ASKED)
+async def test_INV_DAR5_who_is_told_of_at_length_already_is_told_as_a_count(key: int) -> None:
+    class FullOfAlice(ToldTrail):
+        @override
+        def has_room_for_details(self, principal: str) -> bool:
+            return principal != "User:alice"
+
+    trail = FullOfAlice()
+    await _done(key, asked_by(trail), ASKED[key])
+    assert [dict(each.details) for each in trail.told] == [{"left_out": 1}] * 2
+    assert trail.told[0].resource in {"orders", "billing", "markers"}
+
+
+async def _done(key: int, ctx: RequestContext, asked: Any) -> None:
+    async def handle() -> Fields:
+        return DONE
+
+    await handled(all_apis().by_key[key], ctx, asked, handle)

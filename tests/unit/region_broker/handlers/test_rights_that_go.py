@@ -163,6 +163,48 @@ async def test_INV_HAC1_changes_that_come_at_once_are_all_made(judged: Judged) -
     assert len(services.metadata.image.access.acls) == 31
 
 
+@pytest.mark.parametrize("change", CHANGES[:4], ids=lambda each: str(each[0]))
+async def test_INV_HAC2_who_renews_a_token_without_end_keeps_nobody_from_changing_access(
+    judged: Judged, change: tuple[int, int, dict[str, Any]]
+) -> None:
+    """1. Bob renews his own token, very often at a time. 2. Alice's change waits behind one renewal, and is refused a round of the quorum later, as
+    other access came between. 3. Another renewal waits by then: his right could not be taken away, nor could it where she waited for all of them.
+    """
+    services = judged.services
+    judged.give(ADMIN, QUOTAS)
+    make, line = services.metadata.change_access, asyncio.Lock()
+    await make(AccessChange(acls_added=(DENY,)))
+    made = await judged.ask(38, 3, {"owner_principal_type": None, "owner_principal_name": None, "renewers": [], "max_lifetime": -1}, who=BOB)  # fmt: skip
+
+    async def made_in_a_quorum(what: AccessChange, expected: int | None = None) -> None:
+        async with line:  # what one node asks for goes one after the other, and is refused where the log settles it
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await make(what, expected)
+
+    services.metadata.change_access = made_in_a_quorum  # type: ignore[method-assign, assignment]
+    done, renewed = asyncio.Event(), 0
+
+    async def renew() -> None:
+        nonlocal renewed
+        while not done.is_set():
+            answer = await judged.ask(39, 2, {"hmac": made.hmac, "renew_period": 60_000}, who=BOB)
+            assert error_codes(answer) == set()
+            renewed += 1
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(20):
+            tasks.create_task(renew())
+        while not line.locked():  # noqa: ASYNC110 -- has no event of its own
+            await asyncio.sleep(0)
+        renewed_before = renewed
+        answer = await judged.ask(*change)
+        renewed_meanwhile = renewed - renewed_before
+        done.set()
+    assert error_codes(answer) == set()
+    assert renewed_meanwhile <= 2, "one at most stands before her"
+
+
 @pytest.mark.parametrize(
     ("key", "kind", "asked"),
     [
@@ -184,6 +226,26 @@ async def test_INV_DAR3_who_may_delete_nothing_writes_no_intent(
     judged.give(acl(kind, Operation.DELETE, name=names[0]))
     await judged.ask(key, 2, asked)
     assert [each.outcome.value for each in trail.told] == ["intended", "done" if key == 21 else "refused"]  # fmt: skip
+
+
+async def test_INV_DAR5_a_record_names_what_who_asks_may_delete(judged: Judged) -> None:
+    """One group or topic of one's own beside very many others, which need not even be there, was a record of a megabyte."""
+    judged.services.audit = trail = ToldTrail()
+    judged.give(acl(TOPIC, Operation.ALL, name="orders"), acl(GROUP, Operation.ALL, name="g"))
+    others = [f"{at}" + "\U0001f600" * 100 for at in range(200)]
+    parts = [{"partition_index": 0, "offset": 0}]
+    topics = [{"name": name, "partitions": parts} for name in [*others, "orders", "orders"]]
+    asked: list[tuple[int, int, dict[str, Any]]] = [
+        (21, 2, {"timeout": 1_000, "topics": topics}),
+        (42, 2, {"groups_names": [*others, "g", "g"]}),
+        (47, 0, {"group_id": "g", "topics": [{"name": each["name"], "partitions": [{"partition_index": 0}]} for each in topics]}),
+    ]  # fmt: skip
+    for each in asked:
+        await judged.ask(*each)
+    told = [(each.resource, dict(each.details)) for each in trail.told if not each.answers]
+    assert told == [
+        ("orders", {"below": ["orders-0 below 0"]}), ("g", {"groups": ["g"]}), ("g", {"offsets": ["orders-0"]}),
+    ]  # fmt: skip
 
 
 async def test_INV_DAR3_too_many_names_are_refused_before_anything_is_recorded(

@@ -120,7 +120,7 @@ async def test_who_need_not_log_in_begins_no_login() -> None:
 async def test_a_token_has_so_many_renewers_and_its_secret_so_many_bytes() -> None:
     secret = TokenSecret(bytes(32))
     settings = SimpleNamespace(token_secret=secret, token_rules=TOKEN_RULES)
-    desk = SimpleNamespace(settings=settings, tokens_turn=asyncio.Lock())
+    desk = SimpleNamespace(settings=settings)
     ctx = context(ConnectionState(), desk)
     renewers = [
         SimpleNamespace(principal_type="User", principal_name=f"u{n}")
@@ -131,9 +131,9 @@ async def test_a_token_has_so_many_renewers_and_its_secret_so_many_bytes() -> No
     assert answer["error_code"] is ErrorCode.invalid_principal_type
     row = DelegationToken("id", "User:a", "User:a", (), 1, 2, 3)
     access = Access(tokens=(row,))
-    tokens = Tokens(secret, TOKEN_RULES, asyncio.Lock())
+    tokens = Tokens(secret, TOKEN_RULES)
     assert await token_of(access, tokens, secret.hmac_of("id")) == row
     compared = MagicMock(is_of=MagicMock(return_value=True))
     long = bytes(SECRET_BYTES_MAX + 1)
-    assert await token_of(access, Tokens(compared, TOKEN_RULES, asyncio.Lock()), long) is None
+    assert await token_of(access, Tokens(compared, TOKEN_RULES), long) is None
     compared.is_of.assert_not_called()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from region_broker.security.audit import recorder as recorder_module
@@ -21,6 +22,7 @@ from region_broker.security.audit.events import (
     shown_value,
 )
 from region_broker.security.audit.recorder import (
+    DETAILS_MS,
     FLOOD_KINDS_MAX,
     FLOOD_MS,
     FLOOD_OF_ONE_MAX,
@@ -448,8 +450,43 @@ async def test_texts_of_peers_are_bounded_and_nothing_is_dropped_silently() -> N
         await trail.pass_ms(FLOOD_MS)
         assert max(len(str(value)) for value in trail.records()[1].values()) < 400
         kept = len(row["details"]["acls_added"]) + ("more" in row["details"])
-        assert 100 < kept < 901
+        assert 10 < kept < 901
         assert row["details"]["left_out"] == 901 - kept
+
+
+async def test_INV_AUD1_details_are_bounded_as_they_are_written() -> None:
+    """A character beyond the basic plane takes twelve in a line: 300 of them in each of 216 names were 778 kB."""
+    async with running() as trail:
+        event = AuditEvent(
+            kind=Kind.CHANGE, operation="DeleteRecords", outcome=Outcome.INTENDED,
+            details={"below": [f"{at}" + "\U0001f600" * 290 for at in range(216)], "set x": "\U0001f600" * 200, "y\U0001f600": "z"},
+        )  # fmt: skip
+        await trail.recorder.intent(event)
+        [row] = trail.records()
+        assert DETAIL_CHARS_MAX // 2 < len(json.dumps(row["details"])) < DETAIL_CHARS_MAX + 100
+        assert row["details"]["left_out"] > 190
+
+
+async def test_INV_ARC6_so_much_of_a_principal_is_told_at_length_in_a_second() -> None:
+    async with running() as trail:
+        bob = Actor("User:bob")
+        event = AuditEvent(
+            kind=Kind.CHANGE, operation="DeleteRecords", outcome=Outcome.INTENDED, actor=bob,
+            details={"below": ["x" * 250] * 150},
+        )  # fmt: skip
+        intents = 0
+        while trail.recorder.has_room_for_details("User:bob"):
+            await trail.recorder.intent(event)
+            intents += 1
+        assert intents == 2
+        assert trail.recorder.has_room_for_details("User:alice")
+        await trail.recorder.intent(event)
+        assert trail.records()[-1]["details"] == event.details, "who does not ask is told in full"
+        trail.clock.pass_ms(DETAILS_MS)
+        assert trail.recorder.has_room_for_details("User:bob")
+        for _ in range(3):
+            await trail.recorder.intent(msgspec.structs.replace(event, details={}))
+        assert trail.recorder.has_room_for_details("User:bob")
 
 
 async def test_INV_AUD1_texts_that_are_empty_are_bounded_too() -> None:
