@@ -65,7 +65,7 @@ class TopicRegistry:
         self._told_from: MetadataImage | None = None
         self._told: MetadataImage = metadata.image
         self.on_change: Callable[[], None] = lambda: None
-        self.on_delete: Callable[[str], Awaitable[None]] | None = None
+        self.on_delete: Callable[[str, UUID], Awaitable[None]] | None = None
 
     @property
     def image(self) -> MetadataImage:
@@ -179,7 +179,7 @@ class TopicRegistry:
             self._partitions.drop_topic(topic_id)
             self.on_change()  # in this step: who leads or copies logs has the dropped ones else
             if self.on_delete is not None:
-                await self.on_delete(name)
+                await self.on_delete(name, topic_id)
             await self._partitions.letting_go.finish_of(topic_id)
         return topic
 
