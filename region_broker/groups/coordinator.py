@@ -85,6 +85,7 @@ _log: Final = logging.getLogger("tidemark.groups")
 LOOKS_AT_ONCE: Final = 1_000
 """How many offsets are looked at in one step, some 0.2 us each."""
 LOOKS_OF_A_RECORD: Final = LOOKS_AT_ONCE // YIELD_ROWS
+"""As what a group counts beside its offsets, and each record that is written."""
 
 
 def _is_verified() -> None:
@@ -288,12 +289,16 @@ class GroupCoordinator:
         for shard in self._shards:
             group_ids = shard.table.group_ids() if shard.status is ShardStatus.ACTIVE else []
             for group_id in group_ids:
-                if yielding.due(1 + shard.table.offset_count(group_id)):
+                if shard.status is not ShardStatus.ACTIVE:
+                    break
+                looked = shard.table.offset_count(group_id)
+                if yielding.due(
+                    looked + LOOKS_OF_A_RECORD * (1 + self._expire_group(shard, group_id))
+                ):
                     await self._clock.sleep_ms(0)
-                if shard.status is ShardStatus.ACTIVE:
-                    self._expire_group(shard, group_id)
 
-    def _expire_group(self, shard: Shard, group_id: str) -> None:
+    def _expire_group(self, shard: Shard, group_id: str) -> int:
+        """Return how many records end what goes of it."""
         records = shard.tombstones(
             group_id,
             self._image(),
@@ -304,6 +309,7 @@ class GroupCoordinator:
             tombstones = shard.group_tombstones(group_id)
             if self._try_write(shard, tombstones):
                 self._forget(shard, group_id, GroupVerdict.NOT_AVAILABLE)
+        return len(records)
 
     async def delete_group(self, group_id: str) -> GroupVerdict:
         """Delete a group without members, with all its offsets; returns when that is durable."""
@@ -363,8 +369,8 @@ class GroupCoordinator:
         for group_id in shard.table.group_ids():
             found = shard.topic_tombstones(group_id, topic, topic_id)
             records += found
-            looked = 1 + shard.table.offset_count(group_id)
-            if not yielding.due(looked + LOOKS_OF_A_RECORD * len(found)):
+            looked = shard.table.offset_count(group_id)
+            if not yielding.due(looked + LOOKS_OF_A_RECORD * (1 + len(found))):
                 continue
             next_offset = max(next_offset, self._written(shard, records))
             records = []
