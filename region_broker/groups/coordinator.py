@@ -123,6 +123,7 @@ class GroupCoordinator:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._classic.start(tasks)
+            self._modern.start(tasks)
             self._timers.start(tasks)
             try:
                 while True:
@@ -131,6 +132,7 @@ class GroupCoordinator:
             finally:
                 self._timers.stop()
                 self._classic.stop()
+                self._modern.stop()
                 self._tasks = None
 
     async def load(

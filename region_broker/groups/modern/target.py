@@ -40,7 +40,7 @@ Change = tuple[ModernKey, ModernValue | None]
 class TopicView:
     """The topics as of one version of the metadata, and the patterns resolved at it.
 
-    `is_news` is False when the group has been compared with these very topics before.
+    `is_news` is False when the group has been compared with these very topics before; `as_of` is what that is remembered by.
     """
 
     topics: Mapping[str, Topic]
@@ -48,6 +48,7 @@ class TopicView:
     resolved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wall_ms: int = 0
     is_news: bool = True
+    as_of: object = None
 
 
 @dataclass(slots=True)
