@@ -266,6 +266,8 @@ class GroupCoordinator:
 
         `verify` is called in the very step that appends (C46, P4); what it raises goes through.
         """
+        if not request.group_id:
+            return CommitOutcome(GroupVerdict.INVALID_GROUP_ID)
         shard = self._shard_of(request.group_id)
         return await self._offsets.commit(shard, request, producer, verify)
 
@@ -314,8 +316,11 @@ class GroupCoordinator:
         return len(records)
 
     async def delete_group(self, group_id: str) -> GroupVerdict:
-        """Delete a group without members, with all its offsets; returns when that is durable."""
-        verdict = self._judge_group(group_id)
+        """Delete a group without members, with all its offsets; returns when that is durable.
+
+        That of the empty name, too: as in Kafka no member joins it, but older clients commit offsets to it.
+        """
+        verdict = self._judge_served(group_id)
         shard = self._shard_of(group_id)
         if verdict is GroupVerdict.OK:
             verdict = judge_deletion(shard, group_id)
@@ -451,6 +456,9 @@ class GroupCoordinator:
     def _judge_group(self, group_id: str) -> GroupVerdict:
         if not group_id:
             return GroupVerdict.INVALID_GROUP_ID
+        return self._judge_served(group_id)
+
+    def _judge_served(self, group_id: str) -> GroupVerdict:
         verdict = self._shard_of(group_id).status.value
         if verdict is GroupVerdict.OK and self._tasks is None:
             return GroupVerdict.LOADING  # `run` has not begun: nobody would end a rebalance

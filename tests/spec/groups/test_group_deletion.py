@@ -67,7 +67,21 @@ async def test_KIP229_group_without_members_goes_with_its_offsets() -> None:
         assert fixture.groups.list()[1] == []
         fixture.assert_live_is_replay()
         assert await fixture.groups.delete_group("g") is V.GROUP_NOT_FOUND
-        assert await fixture.groups.delete_group("") is V.INVALID_GROUP_ID
+        assert await fixture.groups.delete_group("") is V.GROUP_NOT_FOUND
+
+
+async def test_KIP229_the_group_of_the_empty_name_goes_as_any_other() -> None:
+    """Kafka takes OffsetCommit and DeleteGroups for it, and neither members nor offsets in transactions."""
+    async with running(Fixture()) as fixture:
+        nameless = commit_of(0, group_id="")
+        assert (await fixture.groups.commit_offsets(nameless)).verdict is V.OK
+        staged = await fixture.groups.txn_commit_offsets(nameless, PRODUCER)
+        assert staged.verdict is V.INVALID_GROUP_ID
+        assert (await fixture.groups.join("", join_request())).verdict is V.INVALID_GROUP_ID
+        assert await fixture.groups.delete_group("") is V.OK
+        left = await fixture.groups.fetch_offsets("", None, require_stable=True)
+        assert left.offsets == ()
+        fixture.assert_live_is_replay()
 
 
 def test_KIP229_a_group_of_the_new_protocol_stays_while_it_has_members() -> None:
