@@ -482,6 +482,24 @@ async def test_INV_NN2_a_heartbeat_without_news_looks_up_no_topics(
         fixture.assert_live_is_replay()
 
 
+async def test_INV_NN3_what_patterns_stand_for_fits_one_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twenty patterns that stand for all of 27,000 topics with long names were more than a node copies from another at once."""
+    monkeypatch.setattr(target, "GROUP_RESOLVED_BYTES_MAX", 10)
+    fixture, orders = fixture_of(1)
+    async with running(fixture):
+        joined = await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")
+        assert joined.assignment == own(orders, 0)
+        assert (await beat(fixture, "B", 0, topic_names=(), topic_regex="o.*")).verdict is V.OK
+        before = fixture.ledger.batches
+        fixture.topics.put("others", 1)
+        refused = await beat(fixture, "A", 1)
+        assert refused.verdict is V.REQUEST_TOO_LARGE
+        assert "24 letters" in (refused.message or "")
+        assert fixture.ledger.batches == before
+
+
 async def test_INV_ND4_a_member_that_does_not_say_what_it_reads_is_written_again_once_at_a_time() -> (
     None
 ):
