@@ -100,17 +100,24 @@ class _Staging:
     producers: set[ProducerId] = field(default_factory=set)
     holders: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def hold(self, tp: TopicPartition) -> None:
-        """Count one more that holds it."""
-        self.holders[tp] = self.holders.get(tp, 0) + 1
+    def hold(self, tps: Iterable[TopicPartition]) -> None:
+        """Count one more that holds each of these."""
+        holders = self.holders
+        if not holders:
+            holders.update(dict.fromkeys(tps, 1))
+            return
+        for tp in tps:
+            holders[tp] = holders.get(tp, 0) + 1
 
-    def let_go(self, tp: TopicPartition) -> None:
-        """Count one less."""
-        left = self.holders[tp] - 1
-        if left:
-            self.holders[tp] = left
-        else:
-            del self.holders[tp]
+    def let_go(self, tps: Iterable[TopicPartition]) -> None:
+        """Count one less for each of these."""
+        holders = self.holders
+        for tp in tps:
+            left = holders[tp] - 1
+            if left:
+                holders[tp] = left
+            else:
+                del holders[tp]
 
 
 @dataclass(slots=True)
@@ -213,9 +220,7 @@ class OffsetTable:
         staging.producers.add(producer_id)
         places = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
         self._weigh(producer_id, _weight(added.values()) - _weight_of(places, added))
-        for tp in added:
-            if tp not in places:
-                staging.hold(tp)
+        staging.hold([tp for tp in added if tp not in places] if places else added)
         places.update(added)
 
     def _weigh(self, producer_id: ProducerId, by: int) -> None:
@@ -245,7 +250,7 @@ class OffsetTable:
         gone = held.pop(key.tp, None)
         if gone is None:
             return
-        staging.let_go(key.tp)
+        staging.let_go((key.tp,))
         self._weigh(producer_id, -_weight((gone,)))
         if not held:
             del staged[key.group_id]
@@ -258,8 +263,8 @@ class OffsetTable:
         self.pending_weight -= self._weights.pop(producer_id, 0)
         for group_id, staged in self.pending.pop(producer_id, {}).items():
             staging = self._staging[group_id]
-            for tp in staged:
-                staging.let_go(tp)
+            if len(staging.producers) > 1:
+                staging.let_go(staged)
             self._forget_producer(group_id, producer_id)
             if commit:
                 places = self.committed.setdefault(group_id, {})
@@ -357,6 +362,8 @@ def _weight(places: Iterable[CommittedOffset]) -> int:
 
 
 def _weight_of(places: Places, partitions: Iterable[TopicPartition]) -> int:
+    if not places:  # as for most commits: the first of their transaction
+        return 0
     return _weight(place for tp in partitions if (place := places.get(tp)) is not None)
 
 
