@@ -183,6 +183,9 @@ TOPIC_REGEX_BYTES_MAX: Final = 1_024
 TOPIC_REGEX_STATES_MAX: Final = 1_000
 # Patterns that the members of one group may have together: what each stands for is looked at with each heartbeat.
 GROUP_PATTERNS_MAX: Final = 20
+# Names of topics, in letters, that one heartbeat may write of what the patterns of its group stand for, in one batch: 10 ms for a MiB, and a
+# batch must fit what a node copies from another (PEER_FRAME_BYTES_MAX). It is 20 patterns with 27,000 topics of 60 letters each.
+GROUP_RESOLVED_BYTES_MAX: Final = 32 * MIB
 # Aborted transactions whose markers lie in one segment: those of the open one are in memory, and are made into an index when it is full.
 SEGMENT_ABORTED_MAX: Final = 20_000
 SUBSCRIBED_TOPICS_MAX: Final = 10_000  # names that one member may subscribe to

@@ -2,6 +2,7 @@
 
 INV-GC2  a commit is answered when its records are durable (B15); a fetch shows durable ones only
 INV-GC4  not ACTIVE: NOT_COORDINATOR, LOADING or NOT_AVAILABLE, never a guess (C23)
+INV-GC5  what looks at all groups gives way by the offsets that it looked at, found or not, of all shards together
 A request is judged and its records appended without an `await` between. After every `await` the shard's term is
 compared before anything is read or changed.
 
@@ -15,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from idempotency.identity import ProducerId, RegionEpoch, TopicPartition
 from idempotency.java_hash import ledger_shard
@@ -80,6 +82,10 @@ from region_broker.limits import YIELD_ROWS
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 _log: Final = logging.getLogger("tidemark.groups")
+LOOKS_AT_ONCE: Final = 1_000
+"""How many offsets are looked at in one step, some 0.2 us each."""
+LOOKS_OF_A_RECORD: Final = LOOKS_AT_ONCE // YIELD_ROWS
+"""As what a group counts beside its offsets, and each record that is written."""
 
 
 def _is_verified() -> None:
@@ -117,6 +123,7 @@ class GroupCoordinator:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._classic.start(tasks)
+            self._modern.start(tasks)
             self._timers.start(tasks)
             try:
                 while True:
@@ -125,6 +132,7 @@ class GroupCoordinator:
             finally:
                 self._timers.stop()
                 self._classic.stop()
+                self._modern.stop()
                 self._tasks = None
 
     async def load(
@@ -258,6 +266,8 @@ class GroupCoordinator:
 
         `verify` is called in the very step that appends (C46, P4); what it raises goes through.
         """
+        if not request.group_id:
+            return CommitOutcome(GroupVerdict.INVALID_GROUP_ID)
         shard = self._shard_of(request.group_id)
         return await self._offsets.commit(shard, request, producer, verify)
 
@@ -279,16 +289,20 @@ class GroupCoordinator:
 
     async def expire_offsets(self) -> None:
         """Remove what retention lets go, and groups that hold nothing more (KIP-211, C45); others are served meanwhile."""
+        yielding = CooperativeYield(LOOKS_AT_ONCE)
         for shard in self._shards:
             group_ids = shard.table.group_ids() if shard.status is ShardStatus.ACTIVE else []
-            yielding = CooperativeYield(YIELD_ROWS)
             for group_id in group_ids:
-                if yielding.due():
+                if shard.status is not ShardStatus.ACTIVE:
+                    break
+                looked = shard.table.offset_count(group_id)
+                if yielding.due(
+                    looked + LOOKS_OF_A_RECORD * (1 + self._expire_group(shard, group_id))
+                ):
                     await self._clock.sleep_ms(0)
-                if shard.status is ShardStatus.ACTIVE:
-                    self._expire_group(shard, group_id)
 
-    def _expire_group(self, shard: Shard, group_id: str) -> None:
+    def _expire_group(self, shard: Shard, group_id: str) -> int:
+        """Return how many records end what goes of it."""
         records = shard.tombstones(
             group_id,
             self._image(),
@@ -299,10 +313,14 @@ class GroupCoordinator:
             tombstones = shard.group_tombstones(group_id)
             if self._try_write(shard, tombstones):
                 self._forget(shard, group_id, GroupVerdict.NOT_AVAILABLE)
+        return len(records)
 
     async def delete_group(self, group_id: str) -> GroupVerdict:
-        """Delete a group without members, with all its offsets; returns when that is durable."""
-        verdict = self._judge_group(group_id)
+        """Delete a group without members, with all its offsets; returns when that is durable.
+
+        That of the empty name, too: as in Kafka no member joins it, but older clients commit offsets to it.
+        """
+        verdict = self._judge_served(group_id)
         shard = self._shard_of(group_id)
         if verdict is GroupVerdict.OK:
             verdict = judge_deletion(shard, group_id)
@@ -321,8 +339,8 @@ class GroupCoordinator:
             return verdict, {}
         shard = self._shard_of(group_id)
         verdict, verdicts = await judge_offsets(shard, group_id, partitions)
-        known = set(shard.table.partitions(group_id))
-        gone = [tp for tp, each in verdicts.items() if each is GroupVerdict.OK and tp in known]
+        held = [tp for tp in verdicts if shard.table.has_offset(group_id, tp)]
+        gone = [tp for tp in held if verdicts[tp] is GroupVerdict.OK]
         if verdict is GroupVerdict.OK and gone:
             verdict = await self._ordered(shard, offset_records(group_id, gone))
         return verdict, verdicts if verdict is GroupVerdict.OK else {}
@@ -335,36 +353,40 @@ class GroupCoordinator:
             return GroupVerdict.NOT_AVAILABLE
         return GroupVerdict.OK
 
-    async def forget_topic(self, topic: str) -> None:
+    async def forget_topic(self, topic: str, topic_id: UUID) -> None:
         """Remove all offsets of a deleted topic; returns when durable.
 
         Those of a shard that is not served now, or whose ledger fails, or that a crash or a takeover leaves behind, are not shown
         for another topic of that name, and removed once there is one (INV-GO6): the topic is deleted all the same.
         """
+        yielding = CooperativeYield(LOOKS_AT_ONCE)
         for shard in self._shards:
             if shard.status is ShardStatus.ACTIVE:
                 try:
-                    await self._forget_topic_of(shard, topic)
+                    await self._forget_topic_of(shard, topic, topic_id, yielding)
                 except LedgerFailed as error:
                     _log.warning("offsets of deleted topic %s stay in shard %d: %s", topic, shard.index, error)  # fmt: skip
 
-    async def _forget_topic_of(self, shard: Shard, topic: str) -> None:
-        """A few groups at a time: another topic of that name that comes meanwhile ends it, as its offsets look the same (INV-GO6)."""
-        yielding, term, next_offset = CooperativeYield(YIELD_ROWS), shard.term, 0
+    async def _forget_topic_of(
+        self, shard: Shard, topic: str, topic_id: UUID, yielding: CooperativeYield
+    ) -> None:
+        """A few groups at a time: another topic of that name may come meanwhile, and what is committed for it stays (INV-GO6)."""
+        term, next_offset = shard.term, 0
         records: list[KeyValue] = []
-        for found in shard.topic_tombstones(topic):
+        for group_id in shard.table.group_ids():
+            found = shard.topic_tombstones(group_id, topic, topic_id)
             records += found
-            if not yielding.due(1 + len(found)):
+            looked = shard.table.offset_count(group_id)
+            if not yielding.due(looked + LOOKS_OF_A_RECORD * (1 + len(found))):
                 continue
             next_offset = max(next_offset, self._written(shard, records))
             records = []
             await self._clock.sleep_ms(0)
             if shard.since(term) is not GroupVerdict.OK:
                 return  # what is left of them is not shown, and removed later
-            if topic in self._image().topics:
-                break
         next_offset = max(next_offset, self._written(shard, records))
-        await self._made_durable(shard, term, next_offset)
+        if next_offset:
+            await self._made_durable(shard, term, next_offset)
 
     async def clamp(
         self,
@@ -434,6 +456,9 @@ class GroupCoordinator:
     def _judge_group(self, group_id: str) -> GroupVerdict:
         if not group_id:
             return GroupVerdict.INVALID_GROUP_ID
+        return self._judge_served(group_id)
+
+    def _judge_served(self, group_id: str) -> GroupVerdict:
         verdict = self._shard_of(group_id).status.value
         if verdict is GroupVerdict.OK and self._tasks is None:
             return GroupVerdict.LOADING  # `run` has not begun: nobody would end a rebalance

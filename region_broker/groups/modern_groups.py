@@ -2,7 +2,10 @@
 
 INV-ND2  nothing is told of a group before all of its records so far are durable
 INV-ND3  topics are looked at when a member speaks: what changed begins a group epoch with the next
-         heartbeat, whoever sends it
+         heartbeat, whoever sends it; what patterns stand for that takes long, with the next one once that is known (INV-NX8)
+INV-ND4  a member that does not say what it subscribes to, and yet must be written again with all of that, is so once the record of the last such
+         member of its group is durable
+INV-ND5  a member is heard when its heartbeat comes, not when there was time for it
 A request is judged and its records appended without an `await` between; they are one batch. After every `await` the
 shard's term is compared before anything is read or changed.
 
@@ -10,8 +13,11 @@ shard's term is compared before anything is read or changed.
 Not here: rules (`modern.heartbeat`, `modern.classic_members`), Kafka's numbers and shapes (`handlers`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from region_broker.groups.classic.group import Group
@@ -43,8 +49,8 @@ from region_broker.groups.modern.heartbeat import (
     check_patterns,
     fence,
     leave,
-    patterns_needed,
     speaker,
+    writes_again,
 )
 from region_broker.groups.modern.messages import (
     HeartbeatOutcome,
@@ -53,20 +59,15 @@ from region_broker.groups.modern.messages import (
     ModernMemberDescription,
     Refused,
 )
-from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.records import encode_value
 from region_broker.groups.modern.sessions import Sessions
-from region_broker.groups.modern.sight import (
-    Looks,
-    look_ahead,
-    patterns_seen,
-    read_ahead,
-)
+from region_broker.groups.modern.sight import read_ahead
 from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
 from region_broker.groups.modern.states import ModernState
 from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, Draft, TopicView
+from region_broker.groups.modern.topic_watch import Compared, Found, TopicWatch
 from region_broker.groups.modern.upgrade import GroupReader, Said, upgrade
-from region_broker.groups.ports import GroupPorts, KeyValue, LedgerFailed, Topic
+from region_broker.groups.ports import GroupPorts, KeyValue, LedgerFailed
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,
@@ -86,8 +87,8 @@ class _Runtime:
     """What of a group is not in the ledger: deadlines, and the topics it was compared with."""
 
     sessions: Sessions
-    seen: Mapping[str, Topic] | None = None
-    looks: Looks = field(default_factory=Looks)
+    compared: Compared = field(default_factory=Compared)
+    writing_again: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ModernGroups:
@@ -98,11 +99,19 @@ class ModernGroups:
         self._ports = ports
         self._settings = settings
         self._hooks = hooks
-        self._patterns = Patterns()
+        self._watch = TopicWatch(ports)
         self._reader = GroupReader()
         self._runtimes: dict[int, dict[str, _Runtime]] = {}
 
     # --- life ---------------------------------------------------------------------------------
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Resolve patterns in `tasks` from now on."""
+        self._watch.start(tasks)
+
+    def stop(self) -> None:
+        """Begin no more of it."""
+        self._watch.stop()
 
     def loaded(self, shard: Shard) -> None:
         """Begin the sessions of a shard's groups anew."""
@@ -149,20 +158,33 @@ class ModernGroups:
                 request = replace(request, member_id=str(self._ports.chance.uuid()))
             request = self._admitted(shard, request)
             term = shard.term
-            for prepare in (self._resolve, self._look_ahead):
-                await prepare(shard, request)
+            find = partial(self._found, shard, request.group_id)
+            for prepare in (self._watch.resolve, self._watch.look_ahead):
+                await prepare(request, find)
                 if (verdict := shard.since(term)) is not GroupVerdict.OK:
                     return HeartbeatOutcome(verdict=verdict)
             said = await self._read_classic(shard, request)
             if (verdict := shard.since(term)) is not GroupVerdict.OK:
                 return HeartbeatOutcome(verdict=verdict)
-            outcome = self._act(shard, request, said)
+            async with self._turn(shard, request):
+                if (verdict := shard.since(term)) is not GroupVerdict.OK:
+                    return HeartbeatOutcome(verdict=verdict)
+                outcome = self._act(shard, request, said)
+                verdict = await self.wait_durable(shard, request.group_id)
         except Refused as refusal:
             return HeartbeatOutcome(verdict=refusal.verdict, message=str(refusal))
         except LedgerFailed:
             return HeartbeatOutcome(verdict=GroupVerdict.NOT_AVAILABLE)
-        verdict = await self.wait_durable(shard, request.group_id)
         return outcome if verdict is GroupVerdict.OK else HeartbeatOutcome(verdict=verdict)
+
+    def _turn(
+        self, shard: Shard, request: HeartbeatRequest
+    ) -> asyncio.Lock | AbstractAsyncContextManager[None]:
+        """Return what lets one by one through who would be written again for little (INV-ND4), and all others at once."""
+        group = shard.table.modern.get(request.group_id)
+        if group is None or not writes_again(group, request):
+            return nullcontext()
+        return self._runtime(shard, group).writing_again
 
     def _admitted(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatRequest:
         """Refuse who is no member, and a pattern that cannot be taken, before anything is looked up for it (INV-NX6)."""
@@ -175,26 +197,14 @@ class ModernGroups:
             speaker(group, request)
             check_patterns(group, request)
         if request.topic_regex:
-            self._patterns.check(request.topic_regex)
+            self._watch.check(request.topic_regex)
+        if group is not None and request.member_id in group.metadata:
+            self._heard(shard, request.group_id, request.member_id)
         return request
 
-    async def _resolve(self, shard: Shard, request: HeartbeatRequest) -> None:
-        """Find out what the group's patterns stand for, as long as topics keep changing."""
-        for _ in range(_TRIES):
-            group = shard.table.modern.get(request.group_id)
-            patterns, topics = patterns_needed(group, request), self._ports.image().topics
-            if self._patterns.known(patterns, topics) is not None:
-                return
-            await self._patterns.resolve(request.group_id, patterns, topics)
-
-    async def _look_ahead(self, shard: Shard, request: HeartbeatRequest) -> None:
-        """Judge what the member may see, before the step in which that counts (INV-NX3)."""
-        group = shard.table.modern.get(request.group_id)
-        looks = Looks() if group is None else self._runtime(shard, group).looks
-        group, topics = group or ConsumerGroup(request.group_id), self._ports.image().topics
-        matched = self._patterns.known(patterns_needed(group, request), topics)
-        if matched is not None and looks.are_news(group, request, topics):
-            await look_ahead(group, request, matched)
+    def _found(self, shard: Shard, group_id: str) -> Found:
+        group = shard.table.modern.get(group_id)
+        return group, Compared() if group is None else self._runtime(shard, group).compared
 
     async def _read_classic(self, shard: Shard, request: HeartbeatRequest) -> Said | None:
         """Read what the members of a classic group say, before the step in which it becomes another one (INV-NUG1)."""
@@ -213,12 +223,12 @@ class ModernGroups:
         group = shard.table.modern.get(request.group_id)
         if group is None:
             return self._begin(shard, request, said)
-        view = self._view(group, request, self._runtime(shard, group))
+        view = self._view(shard, group, request)
         if request.member_epoch < 0:
             return self._leave(shard, group, request, view)
         step = beat(group, request, view, interval_ms=self._settings.consumer_heartbeat_interval_ms)
         self._write(shard, encoded(step.changes))
-        self._note_seen(shard, request, view.topics)
+        self._note_seen(shard, request, view)
         self._heard(shard, group.group_id, request.member_id)
         return step.outcome
 
@@ -228,7 +238,7 @@ class ModernGroups:
         """Make a group with its first member, out of a classic one if there is one."""
         group_id = request.group_id
         check_begins(request)
-        view = self._view(ConsumerGroup(group_id), request)
+        view = self._view(shard, ConsumerGroup(group_id), request)
         classic = shard.groups.get(group_id)
         records: list[KeyValue] = []
         draft = Draft(ConsumerGroup(group_id, shard.first_generation))
@@ -242,7 +252,7 @@ class ModernGroups:
         )  # fmt: skip
         self._write(shard, [*records, *encoded(draft.changes), *encoded(step.changes)])
         self._hooks.ended_classic(shard, group_id)
-        self._note_seen(shard, request, view.topics)
+        self._note_seen(shard, request, view)
         self._heard(shard, group_id, request.member_id)
         return step.outcome
 
@@ -279,33 +289,13 @@ class ModernGroups:
         self._runtimes[shard.index].pop(group.group_id, None)
         self._hooks.became_classic(shard, group.group_id)
 
-    def _view(
-        self, group: ConsumerGroup, request: HeartbeatRequest, runtime: _Runtime | None = None
-    ) -> TopicView:
-        image = self._ports.image()
-        matched = self._patterns.known(patterns_needed(group, request), image.topics)
-        if matched is None:
-            raise Refused(
-                GroupVerdict.NOT_AVAILABLE,
-                "The topics changed while patterns were resolved; retry.",
-            )
-        looks = Looks() if runtime is None else runtime.looks
-        sees_anew = looks.are_news(group, request, image.topics)
-        return TopicView(
-            image.topics,
-            image.version,
-            patterns_seen(group, request, matched, is_news=sees_anew),
-            self._ports.clock.wall_ms(),
-            is_news=sees_anew or runtime is None or runtime.seen is not image.topics,
-        )
+    def _view(self, shard: Shard, group: ConsumerGroup, request: HeartbeatRequest) -> TopicView:
+        _, compared = self._found(shard, group.group_id)
+        return self._watch.view(group, request, compared)
 
-    def _note_seen(
-        self, shard: Shard, request: HeartbeatRequest, topics: Mapping[str, Topic]
-    ) -> None:
+    def _note_seen(self, shard: Shard, request: HeartbeatRequest, view: TopicView) -> None:
         group = shard.table.modern[request.group_id]
-        runtime = self._runtime(shard, group)
-        runtime.seen = topics
-        runtime.looks.note(group, request, topics)
+        self._runtime(shard, group).compared.note(group, request, view)
 
     def _write(self, shard: Shard, records: list[KeyValue]) -> None:
         if not records:
@@ -356,7 +346,7 @@ class ModernGroups:
             group_id=group_id, member_id=request.member_id, member_epoch=0, sight=request.sight
         )
         try:
-            await self._resolve(shard, said)
+            await self._watch.resolve(said, partial(self._found, shard, group_id))
             if (verdict := shard.since(term)) is not GroupVerdict.OK:
                 return JoinOutcome(verdict=verdict, member_id=request.member_id)
             group = shard.table.modern.get(group_id)
@@ -369,7 +359,7 @@ class ModernGroups:
             subscription = admit(group, request, read, returns=returns) if group.metadata else None
             if self._gave_way(shard, group, request.instance_id) or subscription is None:
                 return None
-            view = self._view(group, said, self._runtime(shard, group))
+            view = self._view(shard, group, said)
             changes, outcome = join(group, request, subscription, view)
             self._write(shard, encoded(changes))
         except Refused as refusal:

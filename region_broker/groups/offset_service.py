@@ -9,7 +9,8 @@ INV-GV4  an offset is written for the topic that was there when it was asked for
 Not here: the table (`offsets`), which shard and when offsets expire (`coordinator`).
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -261,11 +262,16 @@ class OffsetService:
 
 
 def _has_no_room(shard: Shard, offsets: OffsetsToPut, producer: TxnProducer | None) -> bool:
-    """Return whether open transactions have staged so much that these, which are not few, must wait (INV-GO7)."""
+    """Return whether open transactions have staged so much that these must wait, as their own has a few by now (INV-GO7)."""
     if producer is None:
         return False
-    added = shard.table.staged_weight(offsets, producer.producer_id)
-    return added > FEW_OFFSETS and shard.table.pending_weight + added > PENDING_OFFSETS_MAX
+    table, producer_id = shard.table, producer.producer_id
+    added = table.staged_weight(offsets, producer_id)
+    return (
+        added > 0
+        and table.pending_weight + added > PENDING_OFFSETS_MAX
+        and table.staged_by(producer_id) + added > FEW_OFFSETS
+    )
 
 
 def _is_unfenced(shard: Shard, request: CommitRequest) -> bool:
@@ -282,17 +288,14 @@ def _fetched(
 ) -> Pieces[tuple[FetchedOffset, ...]]:
     """Return the offsets asked for as they are at the first step, many of them in pieces (INV-GV3)."""
     places: Mapping[TopicPartition, CommittedOffset] = table.committed.get(request.group_id, {})
-    pending: Container[TopicPartition] = ()
-    if request.partitions is None or len(request.partitions) > YIELD_ROWS:
-        places = dict(places)
+    pending: AbstractSet[TopicPartition] = frozenset()
     if request.require_stable:
         pending = table.pending_partitions(request.group_id)
     partitions = request.partitions
+    if partitions is None or len(partitions) > YIELD_ROWS:
+        places, pending = dict(places), frozenset(pending)
     if partitions is None:
-        known = set(places)
-        if request.require_stable:
-            known |= table.pending_partitions(request.group_id)
-        partitions = yield from _sorted(known)
+        partitions = yield from _sorted(places.keys() | pending)
     offsets: list[FetchedOffset] = []
     yielding = CooperativeYield(YIELD_ROWS)
     for tp in partitions:

@@ -5,8 +5,9 @@ INV-GO5  nothing with a pending offset expires (C45)
 INV-GO6  an offset belongs to the topic whose id its record carries: one that has its name later has no offset. A topic
          that is not there takes nothing away: only a deletion does. The metadata name it, or another topic under the name
          proves it (T34): whoever leads next forgets what the leader of then had no time to forget
-INV-GO7  what open transactions have staged takes bounded memory: beyond PENDING_OFFSETS_MAX a TxnOffsetCommit of more than a few offsets waits, as clients
-         ask again
+INV-GO7  what open transactions have staged takes bounded memory: beyond PENDING_OFFSETS_MAX a transaction stages no more than a few offsets, in however
+         many TxnOffsetCommits; a client that is told to wait asks again
+INV-GO8  whether an open transaction holds a partition's offset is known without looking through what any of them has staged
 The table is a function of the ledger alone: live == replay(log) after every step (B5). At a commit marker the pending
 offset wins iff its record lies behind the committed one's in the ledger; at an abort marker it is dropped (C44). A
 tombstone removes the committed offset and every pending one of that partition (C45).
@@ -20,6 +21,7 @@ Not here: who may commit (`group`), the ledger (`ports`).
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
@@ -92,6 +94,33 @@ class OffsetsToPut:
 
 
 @dataclass(slots=True)
+class _Staging:
+    """What open transactions hold of one group: which producers, and how many of them hold a partition (INV-GO8)."""
+
+    producers: set[ProducerId] = field(default_factory=set)
+    holders: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def hold(self, tps: Iterable[TopicPartition]) -> None:
+        """Count one more that holds each of these."""
+        holders = self.holders
+        if not holders:
+            holders.update(dict.fromkeys(tps, 1))
+            return
+        for tp in tps:
+            holders[tp] = holders.get(tp, 0) + 1
+
+    def let_go(self, tps: Iterable[TopicPartition]) -> None:
+        """Count one less for each of these."""
+        holders = self.holders
+        for tp in tps:
+            left = holders[tp] - 1
+            if left:
+                holders[tp] = left
+            else:
+                del holders[tp]
+
+
+@dataclass(slots=True)
 class OffsetTable:
     """All groups of one shard; `group_values` holds the last metadata record of each classic group,
     `modern` the groups of the new protocol.
@@ -103,10 +132,12 @@ class OffsetTable:
     group_values: dict[str, GroupValue] = field(default_factory=dict)
     modern: dict[str, ConsumerGroup] = field(default_factory=dict)
     last_record_offset: dict[str, int] = field(default_factory=dict)
-    _staging: dict[str, set[ProducerId]] = field(default_factory=dict, compare=False, repr=False)
-    """Which producers have an offset of a group in `pending`: a tombstone does not look through all open transactions."""
+    _staging: dict[str, _Staging] = field(default_factory=dict, compare=False, repr=False)
+    """By group, what `pending` has of it."""
     pending_weight: int = field(default=0, compare=False)
     """How much memory `pending` takes, by `_weight`."""
+    _weights: dict[ProducerId, int] = field(default_factory=dict, compare=False, repr=False)
+    """By producer."""
     _topic_ids: dict[UUID, UUID] = field(default_factory=dict, compare=False, repr=False)
     """Each id once, for all the offsets that carry it."""
 
@@ -158,10 +189,10 @@ class OffsetTable:
         place = _place(decode_offset_value(raw), record.offset, transactional=transactional)
         if place.topic_id is not None:
             place.topic_id = self._topic_ids.setdefault(place.topic_id, place.topic_id)
-        places = self._places(key.group_id, record.producer_id)
         if transactional:
-            self.pending_weight += _weight((place,)) - _weight_of(places, (key.tp,))
-        places[key.tp] = place
+            self._stage(key.group_id, record.producer_id, {key.tp: place})
+        else:
+            self.committed.setdefault(key.group_id, {})[key.tp] = place
 
     def put(self, offsets: OffsetsToPut, base_offset: int, producer_id: ProducerId) -> None:
         """Apply one commit whose records lie at `base_offset`, +1, ..; cheap for many."""
@@ -169,10 +200,10 @@ class OffsetTable:
         for place in offsets.in_order:
             place.record_offset = record_offset
             record_offset += 1
-        places = self._places(offsets.group_id, producer_id)
-        if producer_id != NO_PRODUCER_ID:
-            self.pending_weight += _weight(offsets.places.values()) - _weight_of(places, offsets.places)  # fmt: skip
-        places.update(offsets.places)
+        if producer_id == NO_PRODUCER_ID:
+            self.committed.setdefault(offsets.group_id, {}).update(offsets.places)
+        else:
+            self._stage(offsets.group_id, producer_id, offsets.places)
         self._note_write(offsets.group_id, record_offset - 1)
 
     def staged_weight(self, offsets: OffsetsToPut, producer_id: ProducerId) -> int:
@@ -180,16 +211,26 @@ class OffsetTable:
         staged = self.pending.get(producer_id, {}).get(offsets.group_id, {})
         return _weight(offsets.places.values()) - _weight_of(staged, offsets.places)
 
-    def _places(self, group_id: str, producer_id: ProducerId) -> Places:
-        if producer_id == NO_PRODUCER_ID:
-            return self.committed.setdefault(group_id, {})
-        self._staging.setdefault(group_id, set()).add(producer_id)
-        return self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
+    def staged_by(self, producer_id: ProducerId) -> int:
+        """Return what a producer has in `pending_weight`, of all groups."""
+        return self._weights.get(producer_id, 0)
 
-    def _unstage(self, group_id: str, producer_id: ProducerId) -> None:
-        producers = self._staging[group_id]
-        producers.remove(producer_id)
-        if not producers:
+    def _stage(self, group_id: str, producer_id: ProducerId, added: Places) -> None:
+        staging = self._staging.setdefault(group_id, _Staging())
+        staging.producers.add(producer_id)
+        places = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
+        self._weigh(producer_id, _weight(added.values()) - _weight_of(places, added))
+        staging.hold([tp for tp in added if tp not in places] if places else added)
+        places.update(added)
+
+    def _weigh(self, producer_id: ProducerId, by: int) -> None:
+        self.pending_weight += by
+        self._weights[producer_id] = self._weights.get(producer_id, 0) + by
+
+    def _forget_producer(self, group_id: str, producer_id: ProducerId) -> None:
+        staging = self._staging[group_id]
+        staging.producers.remove(producer_id)
+        if not staging.producers:
             del self._staging[group_id]
 
     def _remove(self, key: OffsetKey) -> None:
@@ -198,23 +239,33 @@ class OffsetTable:
             places.pop(key.tp, None)
             if not places:
                 del self.committed[key.group_id]
-        for producer_id in tuple(self._staging.get(key.group_id, ())):
-            staged = self.pending[producer_id]
-            held = staged[key.group_id]
-            gone = held.pop(key.tp, None)
-            if gone is None:
-                continue
-            self.pending_weight -= _weight((gone,))
-            if not held:
-                del staged[key.group_id]
-                self._unstage(key.group_id, producer_id)
-                if not staged:
-                    del self.pending[producer_id]
+        staging = self._staging.get(key.group_id)
+        if staging is not None and key.tp in staging.holders:
+            for producer_id in tuple(staging.producers):
+                self._unstage(staging, key, producer_id)
+
+    def _unstage(self, staging: _Staging, key: OffsetKey, producer_id: ProducerId) -> None:
+        staged = self.pending[producer_id]
+        held = staged[key.group_id]
+        gone = held.pop(key.tp, None)
+        if gone is None:
+            return
+        staging.let_go((key.tp,))
+        self._weigh(producer_id, -_weight((gone,)))
+        if not held:
+            del staged[key.group_id]
+            self._forget_producer(key.group_id, producer_id)
+            if not staged:
+                del self.pending[producer_id]
+                del self._weights[producer_id]
 
     def _end_transaction(self, producer_id: ProducerId, *, commit: bool) -> None:
+        self.pending_weight -= self._weights.pop(producer_id, 0)
         for group_id, staged in self.pending.pop(producer_id, {}).items():
-            self._unstage(group_id, producer_id)
-            self.pending_weight -= _weight(staged.values())
+            staging = self._staging[group_id]
+            if len(staging.producers) > 1:
+                staging.let_go(staged)
+            self._forget_producer(group_id, producer_id)
             if commit:
                 places = self.committed.setdefault(group_id, {})
                 for tp, place in staged.items():
@@ -228,16 +279,38 @@ class OffsetTable:
         """Return the committed offset, or None; never a pending one."""
         return self.committed.get(group_id, {}).get(tp)
 
-    def pending_partitions(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions that some open transaction holds an offset of."""
-        found: set[TopicPartition] = set()
-        for producer_id in self._staging.get(group_id, ()):
-            found.update(self.pending[producer_id][group_id])
-        return found
+    def pending_partitions(self, group_id: str) -> AbstractSet[TopicPartition]:
+        """Return the partitions that some open transaction holds an offset of, as a view that changes with the table."""
+        staging = self._staging.get(group_id)
+        return frozenset() if staging is None else staging.holders.keys()
 
     def partitions(self, group_id: str) -> list[TopicPartition]:
         """Return all partitions with a committed or a pending offset, sorted (B4)."""
-        return sorted(self.pending_partitions(group_id).union(self.committed.get(group_id, ())))
+        return sorted(self.pending_partitions(group_id) | self.committed.get(group_id, {}).keys())
+
+    def has_offset(self, group_id: str, tp: TopicPartition) -> bool:
+        """Return whether the partition has an offset in the group, committed or pending."""
+        return tp in self.committed.get(group_id, ()) or tp in self.pending_partitions(group_id)
+
+    def offset_count(self, group_id: str) -> int:
+        """Return about how many offsets the group has: what it costs to look at all."""
+        return len(self.committed.get(group_id, ())) + len(self.pending_partitions(group_id))
+
+    def of_topic(self, group_id: str, topic: str, topic_id: UUID) -> list[TopicPartition]:
+        """Return the partitions of a deleted topic with offsets in the group, without those that another one of its name has one of (INV-GO6)."""
+        held = (self.committed.get(group_id, ()), self.pending_partitions(group_id))
+        found = {tp for partitions in held for tp in partitions if tp.topic == topic}
+        return sorted(tp for tp in found if self._ids_of(group_id, tp) <= {topic_id, None})
+
+    def _ids_of(self, group_id: str, tp: TopicPartition) -> set[UUID | None]:
+        """Return the ids of the topics that the offsets of a partition belong to, as far as these are known."""
+        place = self.lookup(group_id, tp)
+        ids: set[UUID | None] = set() if place is None else {place.topic_id}
+        staging = self._staging.get(group_id)
+        if staging is not None and tp in staging.holders:
+            staged = (self.pending[each][group_id].get(tp) for each in staging.producers)
+            ids.update(each.topic_id for each in staged if each is not None)
+        return ids
 
     def has_offsets(self, group_id: str) -> bool:
         """Return whether the group has any offset, committed or pending."""
@@ -289,6 +362,8 @@ def _weight(places: Iterable[CommittedOffset]) -> int:
 
 
 def _weight_of(places: Places, partitions: Iterable[TopicPartition]) -> int:
+    if not places:  # as for most commits: the first of their transaction
+        return 0
     return _weight(place for tp in partitions if (place := places.get(tp)) is not None)
 
 

@@ -11,10 +11,11 @@ A marker for an inactive shard is in the ledger already, and the next load repla
 Not here: requests and time (`coordinator`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Final
+from uuid import UUID
 
 from idempotency import fencing
 from idempotency.identity import NO_LEADER_EPOCH, NO_PRODUCER_ID, RegionEpoch, TopicPartition
@@ -214,14 +215,10 @@ class Shard:
             return [(encode_group_key(GroupKey(group_id)), None)]
         return [(encode_modern_key(key), None) for key in modern.tombstones()]
 
-    def topic_tombstones(self, topic: str) -> Iterator[list[KeyValue]]:
-        """Yield, for each group, the records that end its offsets of a deleted topic, pending ones too, as of then."""
-        for group_id in self.table.group_ids():
-            yield [
-                (encode_offset_key(OffsetKey(group_id, tp)), None)
-                for tp in self.table.partitions(group_id)
-                if tp.topic == topic
-            ]
+    def topic_tombstones(self, group_id: str, topic: str, topic_id: UUID) -> list[KeyValue]:
+        """Return the records that end a group's offsets of a deleted topic, pending ones too."""
+        partitions = self.table.of_topic(group_id, topic, topic_id)
+        return [(encode_offset_key(OffsetKey(group_id, tp)), None) for tp in partitions]
 
     def clamp(
         self, end_of: EndOf, *, wall_ms: int, region_epoch: RegionEpoch

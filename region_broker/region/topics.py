@@ -73,7 +73,7 @@ class TopicRegistry:
         self._told_from: MetadataImage | None = None
         self._told: MetadataImage = metadata.image
         self.on_change: Callable[[], None] = lambda: None
-        self.on_delete: Callable[[str], Awaitable[None]] | None = None
+        self.on_delete: Callable[[str, UUID], Awaitable[None]] | None = None
 
     @property
     def image(self) -> MetadataImage:
@@ -182,7 +182,7 @@ class TopicRegistry:
             await self._forget(topic.topic_id)
             await turn.aclose()  # what is left asks nothing of the metadata, and takes as long as the disk and the groups' ledger do
             if self.on_delete is not None:
-                await self.on_delete(name)
+                await self.on_delete(name, topic.topic_id)
             await self._partitions.letting_go.finish_of(topic.topic_id)
         return topic
 

@@ -5,9 +5,10 @@ INV-GG4  assignments are answered only when the generation's record is durable (
 INV-GG5  a phase that is over, and goes on as nobody is there, ends later: a rebalance time-out may be 0, or less
 INV-GG6  who was given a member id, and comes with it and an instance that another member is, is fenced: an instance is one member
 INV-GG7  who brings no instance takes nobody's place: the empty text is an instance like another, and null is none
+INV-GG8  a member that we owe an answer does not lose its session, except a new one after `new_member_join_timeout_ms`: one that came back as its
+         instance is not new
 The generation never goes down, and grows by one with each completed join phase. A token is answered exactly once; no
-token waits in EMPTY or DEAD, no sync token in PREPARING_REBALANCE or STABLE. A member that we owe an answer does not
-lose its session, except a new one after `new_member_join_timeout_ms`.
+token waits in EMPTY or DEAD, no sync token in PREPARING_REBALANCE or STABLE.
 
 After Kafka's GroupCoordinator / ClassicGroup; KIP-62 (rebalance time-out), KIP-134 (initial
 delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-814 (skip assignment).
@@ -181,6 +182,7 @@ class Group:
             self._unsynced[member.member_id] = None
         member.update(request)
         member.session_deadline_ms = now_ms + member.session_timeout_ms
+        member.is_new = False  # as Kafka's: its instance is known, it comes under another id
         stays = self.state is GroupState.STABLE and self.roster.vote() == self.protocol_name
         if not stays or not fits_one_record(self.roster, self.protocol_name):
             member.join_token = token

@@ -5,6 +5,8 @@ INV-NH2  a member is believed only with its epoch, or with the one before if it 
 INV-NH3  an instance id has one member; another takes its place only after that one left for now (-2),
          and gets its target
 INV-NN1  how many topics a member names is bounded, and how many all members of a group name together: each is looked up at each change
+INV-NN2  the topics that a group names are looked up when these, or its members' subscriptions, may be others, not with each heartbeat of a member
+         that has not reached its target
 A refused heartbeat writes nothing. The assignment is told when the member says everything, and when it changed.
 
 Order of a heartbeat, as Kafka's GroupMetadataManager: member, subscription, group epoch, target,
@@ -260,6 +262,17 @@ def updated(member: MemberMetadata, request: HeartbeatRequest) -> MemberMetadata
     )
 
 
+def writes_again(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
+    """Return whether a member's record, of up to MEMBER_METADATA_BYTES_MAX, is written for a request that brings no names; raises `Refused`."""
+    if request.member_epoch < 0 or request.topic_names is not None:
+        return False
+    before = speaker(group, request)
+    if before is None:
+        return False
+    known = group.metadata[before]
+    return before != request.member_id or updated(known, request) != known
+
+
 def _subscribe(draft: Draft, request: HeartbeatRequest, view: TopicView) -> None:
     """Write the member and the topics as they are now; a change begins a group epoch."""
     known = draft.group.metadata.get(request.member_id)
@@ -280,7 +293,9 @@ def put_member(
         draft.put(ModernKind.MEMBER, member, member_id)
     subscription = (member.topic_names, member.topic_regex)
     bump = known is None or subscription != (known.topic_names, known.topic_regex)
-    if refresh_topics(draft, view) or bump:
+    group = draft.group
+    looks = bump or view.is_news or group.group_epoch > group.assignment_epoch
+    if (looks and refresh_topics(draft, view)) or bump:
         draft.bump_epoch()
 
 

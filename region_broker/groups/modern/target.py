@@ -2,6 +2,7 @@
 
 The assignment epoch never goes above the group epoch, and a target is computed for the group epoch alone. Every change
 is a record; a `Draft` shows what the group will be once they are written.
+INV-NN3  what the patterns of a group stand for fits one batch of records
 Not here: who asks (`heartbeat`), the assignors.
 """
 
@@ -17,6 +18,7 @@ from region_broker.groups.modern.assignors.assignment import (
 )
 from region_broker.groups.modern.assignors.range_assignor import RANGE, assign_range
 from region_broker.groups.modern.assignors.uniform_assignor import UNIFORM, assign_uniform
+from region_broker.groups.modern.messages import Refused
 from region_broker.groups.modern.records import (
     GroupEpoch,
     ModernValue,
@@ -29,6 +31,8 @@ from region_broker.groups.modern.records import (
 from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.ports import Topic
 from region_broker.groups.records import ModernKey, ModernKind
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.limits import GROUP_RESOLVED_BYTES_MAX
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {UNIFORM: assign_uniform, RANGE: assign_range}
 DEFAULT_ASSIGNOR: Final = UNIFORM
@@ -40,7 +44,7 @@ Change = tuple[ModernKey, ModernValue | None]
 class TopicView:
     """The topics as of one version of the metadata, and the patterns resolved at it.
 
-    `is_news` is False when the group has been compared with these very topics before.
+    `is_news` is False when the group has been compared with these very topics before; `as_of` is what that is remembered by.
     """
 
     topics: Mapping[str, Topic]
@@ -48,6 +52,7 @@ class TopicView:
     resolved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wall_ms: int = 0
     is_news: bool = True
+    as_of: object = None
 
 
 @dataclass(slots=True)
@@ -102,14 +107,24 @@ def _is_resolved_anew(group: ConsumerGroup, pattern: str, view: TopicView) -> bo
 
 
 def refresh_topics(draft: Draft, view: TopicView) -> bool:
-    """Write what patterns stand for and the subscribed topics; tell whether anything changed."""
-    changed = False
-    for pattern in sorted(draft.group.patterns()):
-        if _is_resolved_anew(draft.group, pattern, view):
-            value = ResolvedRegex(view.resolved[pattern], view.version, view.wall_ms)
-            draft.put(ModernKind.REGEX, value, pattern)
-            changed = True
-    return write_topics(draft, view) or changed
+    """Write what patterns stand for and the subscribed topics; tell whether anything changed. Raises `Refused`."""
+    group = draft.group
+    anew = [each for each in sorted(group.patterns()) if _is_resolved_anew(group, each, view)]
+    _check_resolved(sum(len(name) for each in anew for name in view.resolved[each]))
+    for pattern in anew:
+        value = ResolvedRegex(view.resolved[pattern], view.version, view.wall_ms)
+        draft.put(ModernKind.REGEX, value, pattern)
+    return write_topics(draft, view) or bool(anew)
+
+
+def _check_resolved(size_bytes: int) -> None:
+    """Refuse what would not fit one batch (INV-NN3)."""
+    if size_bytes > GROUP_RESOLVED_BYTES_MAX:
+        raise Refused(
+            GroupVerdict.REQUEST_TOO_LARGE,
+            f"The patterns of this group stand for topics with {size_bytes} letters together, of {GROUP_RESOLVED_BYTES_MAX} allowed; subscribe by "
+            f"fewer patterns, or by some that stand for fewer topics.",
+        )
 
 
 def write_topics(draft: Draft, view: TopicView) -> bool:

@@ -85,6 +85,11 @@ def topic_of(ctx: RequestContext, tp: TopicPartition) -> TopicImage | None:
     return topic if topic is not None and 0 <= tp.partition < topic.partition_count else None
 
 
+def is_asked_for(asked: Any, topic: TopicImage) -> bool:
+    """Return whether a request means this topic: one that says ids (v10) said this one's, and not that of one deleted since (INV-GV4)."""
+    return hasattr(asked, "name") or asked.topic_id == topic.topic_id
+
+
 async def offsets_of(
     ctx: RequestContext,
     topics: Iterable[tuple[TopicName | None, Any]],
@@ -108,7 +113,7 @@ async def offsets_of(
             await yielding.row()
             tp = TopicPartition(name, part.partition_index)
             known = topic_of(ctx, tp)
-            if known is None:
+            if known is None or not is_asked_for(topic, known):
                 unknown.add(tp)
                 continue
             epoch = LeaderEpoch(getattr(part, "committed_leader_epoch", -1))

@@ -111,7 +111,7 @@ async def _group(
     topics: list[dict[str, Any]] = [
         {"name": name, "topic_id": ids.get(name), "partitions": parts}
         for name, parts in (await _by_topic(outcome, yielding)).items()
-        if not by_id or name in ids  # deleted since: nobody could tell which topic it was
+        if not by_id or _is_still(ctx, name, ids.get(name))
         if _shows(ctx, wanted.topics, name)
     ]
     if outcome.verdict is GroupVerdict.OK:
@@ -121,12 +121,23 @@ async def _group(
             if topic_name(topic, names) in denied
         ]
     if outcome.verdict is GroupVerdict.OK and by_id:
-        topics += [_unknown(topic) for topic in wanted.topics or () if topic.topic_id not in names]
+        asked = ((names.get(topic.topic_id, ""), topic) for topic in wanted.topics or ())
+        topics += [
+            _unknown(topic)
+            for name, topic in asked
+            if name not in denied and not _is_still(ctx, name, topic.topic_id)
+        ]
     return {
         "group_id": wanted.group_id,
         "topics": topics,
         "error_code": ERROR_OF[outcome.verdict],
     }
+
+
+def _is_still(ctx: RequestContext, name: str, topic_id: UUID | None) -> bool:
+    """Return whether the topic of this id has the name: it may be deleted, and another one made, while a group's offsets are waited for (INV-GV4)."""
+    topic = ctx.services.metadata.image.topics.get(name)
+    return topic is not None and topic.topic_id == topic_id
 
 
 def _unknown(topic: Any) -> dict[str, Any]:

@@ -287,7 +287,7 @@ MUTANTS: Final = (
         "doubled",
         (
             "region_broker.groups.offsets:OffsetTable._put",
-            "self._places(key.group_id, record.producer_id)[key.tp] = place",
+            "self.committed.setdefault(key.group_id, {})[key.tp] = place",
             "pass",
         ),
     ),

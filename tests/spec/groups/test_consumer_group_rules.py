@@ -4,6 +4,7 @@ The coordinator is the real one; clock, ledger and topics are the ports' fakes.
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
@@ -12,8 +13,9 @@ import pytest
 from idempotency.fencing import FIRST_LEADER_EPOCH
 from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
-from region_broker.groups.modern import heartbeat
+from region_broker.groups.modern import heartbeat, target
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
+from region_broker.groups.modern.patterns import resolver
 from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.offset_service import Asker
 from region_broker.groups.ports import TxnProducer
@@ -21,6 +23,7 @@ from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.limits import GROUP_PATTERNS_MAX
 from tests.unit.region_broker.groups.fakes import (
     Fixture,
+    HeldThreads,
     MemoryLedger,
     join_request,
     running,
@@ -391,6 +394,136 @@ async def test_INV_NX6_no_pattern_is_looked_up_for_who_is_no_member(
         for epoch in (1, 7, -1):
             told = await beat(fixture, "nobody", epoch, topic_regex=".*")
             assert told.verdict is V.UNKNOWN_MEMBER
+
+
+async def test_INV_NX8_a_heartbeat_does_not_wait_for_patterns_that_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. Patterns of other groups take long. 2. A topic comes, so all are looked up again, one at a time. 3. The heartbeats of
+    all members waited for that, and their sessions ended meanwhile.
+    """
+    threads = HeldThreads(monkeypatch)
+    threads.let_go()
+    monkeypatch.setattr(resolver, "INLINE_STEPS_MAX", 0)
+    fixture, orders = fixture_of(1)
+    async with running(fixture), asyncio.timeout(20):
+        first = await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")
+        assert first.assignment == own(orders, 0)
+        threads.hold()
+        bills = fixture.topics.put("bills", 1)
+        fixture.topics.put("orders", 2, number=orders.int)
+        grown = await beat(fixture, "A", 1)
+        assert (grown.member_epoch, grown.assignment) == (2, own(orders, 0, 1)), "it knows that one"
+        for _ in range(4):
+            await fixture.clock.advance(SESSION_MS // 2)
+            told = await beat(fixture, "A", 2)
+            assert (told.verdict, told.member_epoch, told.assignment) == (V.OK, 2, None)
+        threads.let_go()
+        await settle()
+        both = await beat(fixture, "A", 2)
+        assert (both.member_epoch, both.assignment) == (3, own(orders, 0, 1) | own(bills, 0))
+        assert threads.begun == 2
+        fixture.assert_live_is_replay()
+
+
+async def test_INV_ND5_a_member_is_heard_before_its_pattern_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = HeldThreads(monkeypatch)
+    monkeypatch.setattr(resolver, "INLINE_STEPS_MAX", 0)
+    fixture, _ = fixture_of(1)
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        await fixture.clock.advance(SESSION_MS - 1)
+        async with asyncio.TaskGroup() as tasks:
+            changing = tasks.create_task(beat(fixture, "A", 1, topic_regex="o.*"))
+            await fixture.clock.advance(SESSION_MS - 1)
+            threads.let_go()
+        assert changing.result().verdict is V.OK
+
+
+async def test_INV_NX8_a_group_that_knows_its_patterns_needs_nobody_else_to_remember_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand patterns are remembered: those of one tenant took the place of all others', which were looked up again and again."""
+    monkeypatch.setattr(resolver, "COMPILED_MAX", 0)
+    fixture, orders = fixture_of(1)
+    async with running(fixture):
+        await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")
+        await fixture.groups._modern._watch._patterns.resolve("another", ["a", "b"])
+        monkeypatch.setattr(Patterns, "resolve", None)
+        told = await beat(fixture, "A", 1, topic_regex=".*", topic_names=(), owned=own(orders, 0))
+        assert (told.verdict, told.member_epoch) == (V.OK, 1)
+
+
+async def test_INV_NN2_a_heartbeat_without_news_looks_up_no_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A member that waits for another one's partitions looked up all that its group names, with each heartbeat."""
+    looked: list[int] = []
+    shapes = target.shapes
+
+    def counted(names: Collection[str], view: target.TopicView) -> Any:
+        looked.append(len(names))
+        return shapes(names, view)
+
+    monkeypatch.setattr(target, "shapes", counted)
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        await beat(fixture, "B", 0)
+        looked.clear()
+        for _ in range(5):
+            assert (await beat(fixture, "B", 2)).member_epoch == 2
+        assert looked == []
+        fixture.topics.put("orders", 6, number=orders.int)
+        assert (await beat(fixture, "B", 2)).member_epoch == 3
+        assert looked
+        fixture.assert_live_is_replay()
+
+
+async def test_INV_NN3_what_patterns_stand_for_fits_one_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twenty patterns that stand for all of 27,000 topics with long names were more than a node copies from another at once."""
+    monkeypatch.setattr(target, "GROUP_RESOLVED_BYTES_MAX", 10)
+    fixture, orders = fixture_of(1)
+    async with running(fixture):
+        joined = await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")
+        assert joined.assignment == own(orders, 0)
+        assert (await beat(fixture, "B", 0, topic_names=(), topic_regex="o.*")).verdict is V.OK
+        before = fixture.ledger.batches
+        fixture.topics.put("others", 1)
+        refused = await beat(fixture, "A", 1)
+        assert refused.verdict is V.REQUEST_TOO_LARGE
+        assert "24 letters" in (refused.message or "")
+        assert fixture.ledger.batches == before
+
+
+async def test_INV_ND4_a_member_that_does_not_say_what_it_reads_is_written_again_once_at_a_time() -> (
+    None
+):
+    """Its record has all that it subscribes to, a MiB at most: each heartbeat of a hundred bytes with another time-out wrote one."""
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0, instance_id="i")
+        fixture.ledger.hold()
+        before = fixture.ledger.batches
+        async with asyncio.TaskGroup() as tasks:
+            beats = [
+                tasks.create_task(
+                    beat(fixture, "A", 1, instance_id="i", rebalance_timeout_ms=1 + number % 2)
+                )
+                for number in range(50)
+            ]
+            await settle()
+            assert fixture.ledger.batches == before + 1
+            fixture.ledger.release()
+        assert {each.result().verdict for each in beats} == {V.OK}
+        assert fixture.groups.shards[fixture.groups.shard_of("g")].table.modern["g"].metadata[
+            "A"
+        ].rebalance_timeout_ms in (1, 2)
+        fixture.assert_live_is_replay()
 
 
 # --- life of a group ------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ async def test_transactional_ids_without_end_are_refused(caplog: pytest.LogCaptu
 async def test_C45_offsets_of_very_many_groups_are_looked_at_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coordinator, "YIELD_ROWS", 5)
+    monkeypatch.setattr(coordinator, "LOOKS_AT_ONCE", 50)
     fixture = Fixture(retention_check_interval_ms=100 * DAY_MS)
     async with running(fixture):
         for n in range(40):

@@ -16,6 +16,7 @@ import pytest
 from idempotency.identity import NO_LEADER_EPOCH, ProducerEpoch, ProducerId
 from idempotency.pieces import drained
 from region_broker.groups import offset_service
+from region_broker.groups.coordinator import LOOKS_AT_ONCE
 from region_broker.groups.deletion import judge_deletion, subscription_topics
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.modern.messages import HeartbeatRequest
@@ -29,6 +30,7 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 from tests.fixtures.kafka_port import wire_fixture
 from tests.unit.region_broker.groups.fakes import (
     Fixture,
+    ManualClock,
     join_request,
     running,
     settle,
@@ -65,7 +67,21 @@ async def test_KIP229_group_without_members_goes_with_its_offsets() -> None:
         assert fixture.groups.list()[1] == []
         fixture.assert_live_is_replay()
         assert await fixture.groups.delete_group("g") is V.GROUP_NOT_FOUND
-        assert await fixture.groups.delete_group("") is V.INVALID_GROUP_ID
+        assert await fixture.groups.delete_group("") is V.GROUP_NOT_FOUND
+
+
+async def test_KIP229_the_group_of_the_empty_name_goes_as_any_other() -> None:
+    """Kafka takes OffsetCommit and DeleteGroups for it, and neither members nor offsets in transactions."""
+    async with running(Fixture()) as fixture:
+        nameless = commit_of(0, group_id="")
+        assert (await fixture.groups.commit_offsets(nameless)).verdict is V.OK
+        staged = await fixture.groups.txn_commit_offsets(nameless, PRODUCER)
+        assert staged.verdict is V.INVALID_GROUP_ID
+        assert (await fixture.groups.join("", join_request())).verdict is V.INVALID_GROUP_ID
+        assert await fixture.groups.delete_group("") is V.OK
+        left = await fixture.groups.fetch_offsets("", None, require_stable=True)
+        assert left.offsets == ()
+        fixture.assert_live_is_replay()
 
 
 def test_KIP229_a_group_of_the_new_protocol_stays_while_it_has_members() -> None:
@@ -236,7 +252,7 @@ async def test_INV_GO6_offsets_of_a_deleted_topic_are_not_those_of_its_namesake(
                 tasks.create_task(fixture.groups.load())
                 await settle()
                 fixture.topics.drop("t")
-                tasks.create_task(fixture.groups.forget_topic("t"))
+                tasks.create_task(fixture.groups.forget_topic("t", UUID(int=1)))
                 await settle()
                 fixture.ledger.release()
         else:
@@ -286,7 +302,7 @@ async def test_INV_GO6_a_deleted_topic_is_forgotten_a_few_groups_at_a_time(
             assert (await fixture.groups.commit_offsets(commit)).verdict is V.OK
         fixture.topics.drop("t")
         async with asyncio.TaskGroup() as tasks:
-            forgetting = tasks.create_task(fixture.groups.forget_topic("t"))
+            forgetting = tasks.create_task(fixture.groups.forget_topic("t", UUID(int=1)))
             await asyncio.sleep(0)
             left = sum(len(shard.table.committed) for shard in fixture.groups.shards)
             assert 0 < left < count
@@ -302,6 +318,71 @@ async def test_INV_GO6_a_deleted_topic_is_forgotten_a_few_groups_at_a_time(
         fixture.assert_live_is_replay()
 
 
+@pytest.mark.parametrize("staged", [False, True])
+async def test_INV_GO6_what_is_committed_for_a_namesake_meanwhile_stays(staged: bool) -> None:
+    """1. A topic is deleted; the first shard waits for its disk. 2. It is made again, and an offset of it is acknowledged in a
+    later shard. 3. That shard's turn comes.
+    """
+    fixture = Fixture()
+    async with running(fixture):
+        by_shard = {fixture.groups.shard_of(f"g{number}"): f"g{number}" for number in range(40)}
+        first, last = by_shard[0], by_shard[3]
+        fixture.topics.put("t", 2, number=1)
+        for group_id in (first, last):
+            commit = commit_of(0, 1, group_id=group_id)
+            assert (await fixture.groups.commit_offsets(commit)).verdict is V.OK
+        fixture.topics.drop("t")
+        fixture.ledger.hold()
+        async with asyncio.TaskGroup() as tasks:
+            forgetting = tasks.create_task(fixture.groups.forget_topic("t", UUID(int=1)))
+            await settle()
+            assert not forgetting.done()
+            fixture.topics.put("t", 2, number=2)
+            again = replace(commit_of(0, group_id=last), offsets=(OffsetToCommit(tp(0, "t"), 9),))
+            if staged:
+                tasks.create_task(fixture.groups.txn_commit_offsets(again, PRODUCER))
+            else:
+                tasks.create_task(fixture.groups.commit_offsets(again))
+            await settle()
+            fixture.ledger.release()
+        if staged:
+            fixture.end_transaction(last, PRODUCER.producer_id, commit=True)
+        left = await fixture.groups.fetch_offsets(last, None, require_stable=True)
+        assert [(each.tp.partition, each.committed_offset) for each in left.offsets] == [(0, 9)]
+        table = fixture.groups.shards[3].table
+        assert list(table.committed[last]) == [tp(0, "t")], "the other one is removed"
+        fixture.assert_live_is_replay()
+
+
+class TurnClock(ManualClock):
+    """Counts the turns that others get."""
+
+    turns = 0
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        self.turns += duration_ms == 0
+        await super().sleep_ms(duration_ms)
+
+
+@pytest.mark.parametrize("what", ["a topic is deleted", "retention looks"])
+async def test_INV_GC5_offsets_that_are_looked_at_for_nothing_give_way_too(what: str) -> None:
+    """A hundred groups with offsets of another topic were gone through in one step."""
+    clock = TurnClock()
+    fixture, group_count, offset_count = Fixture(clock=clock), 100, 300
+    async with running(fixture):
+        fixture.topics.put("t", offset_count, number=1)
+        for number in range(group_count):
+            commit = commit_of(*range(offset_count), group_id=f"g{number}")
+            assert (await fixture.groups.commit_offsets(commit)).verdict is V.OK
+        turns, batches = clock.turns, fixture.ledger.batches
+        if what == "a topic is deleted":
+            await fixture.groups.forget_topic("another", UUID(int=7))
+        else:
+            await fixture.groups.expire_offsets()
+        assert clock.turns - turns >= group_count * offset_count // LOOKS_AT_ONCE // 2
+        assert fixture.ledger.batches == batches
+
+
 async def test_INV_GO6_a_ledger_that_fails_keeps_no_topic_from_being_deleted() -> None:
     """The topic is gone by then: who is told anything else, or nothing, asks again for what is not there, and for no other of the request."""
     fixture = Fixture()
@@ -310,7 +391,7 @@ async def test_INV_GO6_a_ledger_that_fails_keeps_no_topic_from_being_deleted() -
         assert (await fixture.groups.commit_offsets(commit_of(0))).verdict is V.OK
         fixture.topics.drop("t")
         fixture.ledger.fail()
-        await fixture.groups.forget_topic("t")
+        await fixture.groups.forget_topic("t", UUID(int=1))
         asked = await fixture.groups.fetch_offsets("g", [tp(0, "t")], require_stable=False)
         assert asked.verdict is V.NOT_AVAILABLE, "what failed is not served on"
 
@@ -354,7 +435,7 @@ async def test_INV_GV4_a_large_commit_is_not_written_behind_the_deletion_of_its_
             large = tasks.create_task(fixture.groups.commit_offsets(commit_of(*range(3_000))))
             await asyncio.sleep(0)
             fixture.topics.drop("t")
-            await fixture.groups.forget_topic("t")
+            await fixture.groups.forget_topic("t", UUID(int=1))
             assert not large.done()
             if made_again:
                 fixture.topics.put("t", 3_000, number=2)
@@ -372,6 +453,13 @@ async def test_INV_GV4_a_commit_for_a_topic_that_is_another_now_is_refused() -> 
         )
         assert outcome.of(wanted.tp) is V.UNKNOWN_PARTITION
         assert await committed(fixture) == [-1]
+
+
+def same_shard(fixture: Fixture, group_id: str) -> str:
+    """Return another group of the same shard."""
+    shard_of = fixture.groups.shard_of
+    names = (f"another-{number}" for number in range(99))
+    return next(name for name in names if shard_of(name) == shard_of(group_id))
 
 
 async def test_INV_GO7_what_open_transactions_have_staged_is_bounded(
@@ -394,6 +482,13 @@ async def test_INV_GO7_what_open_transactions_have_staged_is_bounded(
             assert (await staged(commit_of(*range(40)), other)).verdict is V.OK
         noted = replace(large.offsets[0], metadata="m" * 64 * 41)
         with_metadata = replace(large, offsets=(noted,))
+        more = commit_of(*range(100, 140))
+        assert (await staged(more, others[2])).verdict is V.NOT_AVAILABLE, (
+            "few in all, not each time"
+        )
+        assert (await staged(commit_of(*range(40)), others[2])).verdict is V.OK, "nothing is added"
+        in_another_group = replace(more, group_id=same_shard(fixture, "g"))
+        assert (await staged(in_another_group, others[2])).verdict is V.NOT_AVAILABLE
         assert (await staged(with_metadata, others[6])).verdict is V.NOT_AVAILABLE
         fixture.assert_live_is_replay()
         for other in (others[0], *others[2:5]):

@@ -30,6 +30,7 @@ from region_broker.groups.modern.consumer_protocol import (
 )
 from region_broker.groups.modern.messages import ModernMemberDescription
 from region_broker.groups.modern.patterns import resolver
+from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -462,6 +463,7 @@ async def test_INV_GS3_who_waited_for_patterns_while_the_shard_was_given_up_is_t
     monkeypatch.setattr(
         resolver, "INLINE_STEPS_MAX", -1
     )  # in a thread, as if there were many topics
+    monkeypatch.setattr(Patterns, "are_quick", lambda *_: True)  # it is waited for
     monkeypatch.setattr(TopicRegex, "those_of", matching)
     fixture, _ = fixture_of()
     async with running(fixture):

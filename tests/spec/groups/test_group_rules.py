@@ -5,6 +5,7 @@ The coordinator is the real one; clock and ledger are the ports' fakes.
 
 import asyncio
 from collections.abc import Callable, Iterator
+from uuid import UUID
 
 import pytest
 
@@ -199,7 +200,7 @@ async def test_C45_nothing_with_a_pending_offset_expires() -> None:
 async def test_C45_tombstone_clears_the_pending_offset() -> None:
     async with running(Fixture()) as fixture:
         await fixture.groups.txn_commit_offsets(commit(9), PRODUCER)
-        await fixture.groups.forget_topic("orders")
+        await fixture.groups.forget_topic("orders", UUID(int=1))
         fixture.end_transaction("g", 7, commit=True)
         assert await committed(fixture) == [-1]
         fixture.assert_live_is_replay()

@@ -5,6 +5,8 @@ each time that the coordinator sleeps for nothing.
 """
 
 import asyncio
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -189,3 +191,35 @@ async def test_B4_a_large_fetch_names_what_open_transactions_hold() -> None:
         assert {each.verdict for each in stable.offsets} == {V.UNSTABLE_OFFSET}
         seen = await made.groups.fetch_offsets("g", None, require_stable=False)
         assert [each.committed_offset for each in seen.offsets] == [1] * MANY
+
+
+async def test_INV_GO8_a_fetch_does_not_go_through_what_transactions_have_staged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each read-committed fetch of one partition united all that open transactions hold of its group."""
+
+    class Unread(dict[Any, Any]):
+        def __iter__(self) -> Iterator[Any]:
+            raise AssertionError("it was gone through")
+
+    made, _ = fixture()
+    async with running(made):
+        await made.groups.commit_offsets(commit(2, 1))
+        others = [TxnProducer(ProducerId(n), ProducerEpoch(0)) for n in range(3)]
+        for other in others:
+            await made.groups.txn_commit_offsets(commit(1, 2), other)
+        table = made.groups.shards[made.groups.shard_of("g")].table
+        with monkeypatch.context() as patched:
+            for other in others:
+                staged = table.pending[other.producer_id]
+                patched.setitem(staged, "g", Unread(staged["g"]))
+            stable = await made.groups.fetch_offsets("g", [tp(0), tp(1)], require_stable=True)
+        assert [each.verdict for each in stable.offsets] == [V.UNSTABLE_OFFSET, V.OK]
+        for left, other in ((2, others[0]), (1, others[1])):
+            made.end_transaction("g", other.producer_id, commit=False)
+            again = await made.groups.fetch_offsets("g", [tp(0)], require_stable=True)
+            assert [each.verdict for each in again.offsets] == [V.UNSTABLE_OFFSET], left
+        made.end_transaction("g", others[2].producer_id, commit=True)
+        ended = await made.groups.fetch_offsets("g", [tp(0)], require_stable=True)
+        assert [each.committed_offset for each in ended.offsets] == [2]
+        made.assert_live_is_replay()

@@ -1,11 +1,13 @@
 """Ports of the group coordinator for tests: a clock that is moved by hand, a ledger in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
+
+import pytest
 
 from idempotency.identity import NO_PRODUCER_ID, ProducerId, TopicName, TopicPartition
 from region_broker.groups.coordinator import GroupCoordinator
@@ -178,6 +180,26 @@ class MemoryLedger:
     def _check(self) -> None:
         if self.failure is not None:
             raise LedgerFailed(self.failure)
+
+
+class HeldThreads:
+    """What goes to a thread runs on the loop, once it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = 0
+        self._goes_on = asyncio.Event()
+        monkeypatch.setattr(asyncio, "to_thread", self._in_thread)
+
+    async def _in_thread(self, work: Callable[..., Any], *said: Any) -> Any:
+        self.begun += 1
+        await self._goes_on.wait()
+        return work(*said)
+
+    def hold(self) -> None:
+        self._goes_on.clear()
+
+    def let_go(self) -> None:
+        self._goes_on.set()
 
 
 class FixedEnds:

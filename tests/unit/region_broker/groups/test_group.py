@@ -84,6 +84,20 @@ def test_second_member_waits_for_the_first_and_only_the_leader_sees_members() ->
     settle(group, leader, other)
 
 
+def test_INV_GG8_a_static_member_that_comes_back_while_it_waits_keeps_its_place() -> None:
+    """1. It joins, and others have not rejoined yet. 2. It is started again, and joins anew. 3. Its session time-out is over, and it still waits for them."""
+    group = Group("g", SETTINGS)
+    one_member(group)
+    assert group.join(join_request(new_member_id="b", instance_id="i"), 3, now_ms=0) == []
+    again = group.join(join_request(new_member_id="c", instance_id="i"), 4, now_ms=1_000)
+    assert joins(again)[3].verdict is GroupVerdict.FENCED_INSTANCE
+    for now_ms in range(5_000, 15_000, 5_000):
+        group.heartbeat(MemberIdentity("a"), 1, now_ms=now_ms)
+        assert group.on_time(now_ms=now_ms + 1_500) == []
+    answers = joins(group.join(join_request("a"), 5, now_ms=12_000))
+    assert [answers[token].verdict for token in (4, 5)] == [GroupVerdict.OK, GroupVerdict.OK]
+
+
 # Holds INV-GG4.
 def test_nobody_gets_an_assignment_before_it_is_stored() -> None:
     group = Group("g", SETTINGS)

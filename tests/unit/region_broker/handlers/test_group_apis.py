@@ -14,9 +14,12 @@ from uuid import UUID
 import pytest
 from kio.serial import entity_reader, entity_writer
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import TopicName, TopicPartition
 from idempotency.partition_state import PartitionState
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage, TopicImage
+from region_broker.groups.messages import CommitRequest, FetchOutcome, OffsetToCommit
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.authorizing import denied_topics
 from region_broker.handlers.dispatch.registry import Api, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups import (
@@ -283,6 +286,54 @@ async def test_INV_GV4_a_topic_that_appears_while_its_commit_is_under_way_is_sti
     answer = await client.send(api, 5, commit_of(None, api.name))
     assert errors_of(answer) == [3, 3]
     assert client.services.metadata.image is there
+
+
+def made_again(client: Client) -> None:
+    """Delete the topic, and make another one of its name."""
+    again = TopicImage(topic_id=UUID(int=77), name="orders", partition_count=3)
+    client.services.metadata.image = MetadataImage(version=2, cluster_id="c", topics={"orders": again})  # fmt: skip
+    client.fixture.topics.put("orders", ORDERS.partition_count, number=77)
+
+
+async def test_INV_GV4_a_topic_that_is_another_by_the_time_of_its_commit_is_unknown(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its id (v10) somebody else's topic would have got the offset, under the old one's id."""
+
+    async def meanwhile(*asked: Any) -> Any:
+        made_again(client)
+        return await denied_topics(*asked)
+
+    monkeypatch.setattr(offset_commit, "denied_topics", meanwhile)
+    answer = await client.send(offset_commit.API, 10, commit_of(None, "OffsetCommit"))
+    assert errors_of(answer) == [3, 3]
+    assert client.fixture.groups.list() == (GroupVerdict.OK, [])
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_INV_GV4_offsets_of_a_topic_made_again_are_not_told_under_the_id_of_the_old_one(
+    client: Client, listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A request asks for two groups. 2. While the first one's are waited for, the topic is made again, and the second commits to that one."""
+    await client.send(offset_commit.API, 10, commit_of(None, "OffsetCommit"))
+    fetch = client.fixture.groups.fetch_offsets
+    told: list[FetchOutcome] = []
+
+    async def fetched(*asked: Any, **how: Any) -> Any:
+        if told:
+            made_again(client)
+            offset = OffsetToCommit(TopicPartition(TopicName("orders"), 0), 7)
+            await client.fixture.groups.commit_offsets(CommitRequest(group_id="g", offsets=(offset,)))  # fmt: skip
+        told.append(await fetch(*asked, **how))
+        return told[-1]
+
+    monkeypatch.setattr(client.fixture.groups, "fetch_offsets", fetched)
+    make = fetch_of(10, listed=listed, require_stable=False)
+    first, second = (await client.send(offset_fetch.API, 10, make)).groups
+    assert [topic.partitions[0].committed_offset for topic in first.topics] == [5]
+    assert told[1].offsets[0].committed_offset == 7
+    rows = [(topic.topic_id, errors_of(SimpleNamespace(topics=[topic]))) for topic in second.topics]
+    assert rows == ([(ORDERS.topic_id, [100, 100])] if listed else [])
 
 
 def fetch_of(version: int, *, listed: bool, require_stable: bool) -> Any:

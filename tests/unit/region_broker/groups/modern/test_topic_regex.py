@@ -13,6 +13,7 @@ from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.ports import Topic
 from region_broker.limits import TOPIC_REGEX_BYTES_MAX, TOPIC_REGEX_STATES_MAX
+from tests.unit.region_broker.groups.fakes import HeldThreads
 
 
 @pytest.mark.parametrize(
@@ -85,13 +86,13 @@ async def test_INV_RX3_patterns_that_are_kept_hold_nothing_of_the_names_that_the
     """A member may change its pattern again and again, and a thousand are kept: each held some 4 MB of states for 300 names."""
     names = [f"service-{number:060b}" for number in range(0, 3_000_000, 10_000)]
     topics = cast("Mapping[str, Topic]", dict.fromkeys(names, SimpleNamespace(internal=False)))
-    patterns = Patterns()
+    patterns = Patterns(lambda: topics)
     expected = {
         f".*1.{{{behind}}}": tuple(name for name in names if name[-1 - behind] == "1")
         for behind in range(4, 10)
     }
     for pattern in expected:
-        await patterns.resolve("g", [pattern], topics)
+        await patterns.resolve("g", [pattern])
     assert patterns.known(list(expected), topics) == expected
     kept = patterns._compiled.values()
     assert len(kept) == len(expected)
@@ -106,14 +107,15 @@ async def test_INV_NX6_a_stream_of_patterns_of_one_group_keeps_no_other_group_wa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[str] = []
-    patterns, topics = Patterns(), topics_of("a", "b")
+    topics = topics_of("a", "b")
+    patterns = Patterns(lambda: topics)
 
     async def in_thread(work: Callable[[list[str]], tuple[str, ...]], names: list[str]) -> Any:
         await asyncio.sleep(0)
         return work(names)
 
     async def resolved(group_id: str, pattern: str) -> None:
-        await patterns.resolve(group_id, [pattern], topics)
+        await patterns.resolve(group_id, [pattern])
         done.append(group_id)
 
     monkeypatch.setattr(resolver, "INLINE_STEPS_MAX", 0)
@@ -127,9 +129,10 @@ async def test_INV_NX6_a_stream_of_patterns_of_one_group_keeps_no_other_group_wa
 
 
 async def test_INV_NX1_the_loop_runs_between_patterns_that_take_no_thread() -> None:
-    patterns, topics = Patterns(), topics_of("a", "b")
+    topics = topics_of("a", "b")
+    patterns = Patterns(lambda: topics)
     async with asyncio.TaskGroup() as tasks:
-        work = tasks.create_task(patterns.resolve("g", [f"a{n}" for n in range(5)], topics))
+        work = tasks.create_task(patterns.resolve("g", [f"a{n}" for n in range(5)]))
         rounds = 0
         while not work.done():
             rounds += 1
@@ -149,10 +152,12 @@ async def test_INV_NX1_what_takes_a_thread_goes_by_the_letters_of_all_names(
 
     monkeypatch.setattr(asyncio, "to_thread", in_thread)
     names = [f"service-{number:022}" for number in range(3_000)]
-    patterns = Patterns()
-    await patterns.resolve("g", [".*"], topics_of(*names))
+    topics = topics_of(*names)
+    patterns = Patterns(lambda: topics)
+    await patterns.resolve("g", [".*"])
     assert threads == [3_000]
-    await patterns.resolve("g", [".*"], topics_of(*names[:100]))
+    topics = topics_of(*names[:100])
+    await patterns.resolve("g", [".*"])
     assert threads == [3_000]
 
 
@@ -160,8 +165,49 @@ async def test_INV_NX1_patterns_that_are_remembered_are_let_go_of_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resolver, "COMPILED_MAX", 3)
-    patterns, topics = Patterns(), topics_of("a", "b")
+    topics = topics_of("a", "b")
+    patterns = Patterns(lambda: topics)
     for pattern in ("a", "b", "c", "d", "e"):
-        await patterns.resolve("g", [pattern], topics)
+        await patterns.resolve("g", [pattern])
     assert patterns.known(["a"], topics) is None
     assert patterns.known(["c", "d", "e"], topics) == {"c": (), "d": (), "e": ()}
+
+
+async def test_INV_NX7_a_quick_pattern_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = HeldThreads(monkeypatch)
+    monkeypatch.setattr(resolver, "INLINE_STEPS_MAX", 50)
+    topics = topics_of("aaaa", "b")
+    patterns = Patterns(lambda: topics)
+    async with asyncio.TaskGroup() as tasks:
+        slow = tasks.create_task(patterns.resolve("slow", ["a{1,100}"]))
+        while not threads.begun:  # noqa: ASYNC110 -- what is awaited has no event of its own
+            await asyncio.sleep(0)
+        await patterns.resolve("quick", ["b"])
+        assert patterns.known(["b"], topics) == {"b": ("b",)}
+        assert not slow.done()
+        topics = topics_of("a")
+        assert not patterns.are_quick(["a{1,100}"]), "the thread is at it"
+        threads.let_go()
+    assert patterns.known(["a{1,100}"], topics) is None, "it was of other topics"
+
+
+async def test_INV_NX1_who_is_gone_leaves_no_thread_beside_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. A client asks for a pattern that takes long, and goes away. 2. The next one asks for another."""
+    threads = HeldThreads(monkeypatch)
+    monkeypatch.setattr(resolver, "INLINE_STEPS_MAX", 0)
+    topics = topics_of("a", "b")
+    patterns = Patterns(lambda: topics)
+    async with asyncio.TaskGroup() as tasks:
+        gone = tasks.create_task(patterns.resolve("g", ["a"]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gone.cancel()
+        tasks.create_task(patterns.resolve("h", ["b"]))
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert threads.begun == 1
+        threads.let_go()
+    assert gone.cancelled()
+    assert patterns.known(["b"], topics) == {"b": ("b",)}
