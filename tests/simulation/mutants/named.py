@@ -71,7 +71,7 @@ MUTANTS: Final = (
         "doubled",
         (
             "idempotency.partition_state:PartitionState._judge_known",
-            "return Judgement(Verdict.DUPLICATE, original.base_offset, original.timestamp_ms)",
+            "return _duplicate(entry, header, original)",
             "return FRESH",
         ),
     ),
@@ -516,7 +516,7 @@ MUTANTS: Final = (
         "power goes",
         "gone without a word",
         (
-            "idempotency.partition_state:PartitionState._judge_known",
+            "idempotency.partition_state:_duplicate",
             "return Judgement(Verdict.DUPLICATE, original.base_offset, original.timestamp_ms)",
             "return Judgement(Verdict.DUPLICATE, original.base_offset + 1, original.timestamp_ms)",
         ),
