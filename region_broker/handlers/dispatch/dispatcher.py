@@ -434,11 +434,12 @@ class Dispatcher:
         error = rule.error
         if rule.what is Elsewhere.LISTED and leader is not None:
             error = ErrorCode.none
-        answer = _answer_elsewhere(api, ctx, begun.request, error)
         if api.key == _PRODUCE_KEY:
+            # Before the answer is made, which gives way: this node may lead by then (INV-HD5).
             ctx.connection_state.produce_broken = True
             if begun.request.acks == 0:
                 raise CloseConnection("a Produce without acks came to a node that does not lead")
+        answer = await _answer_elsewhere(api, ctx, begun.request, error)
         if isinstance(answer, Written):
             self._note_errors(api, incoming, answer.errors)
             return answer.answer
@@ -722,12 +723,12 @@ def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> F
     return fields
 
 
-def _answer_elsewhere(
+async def _answer_elsewhere(
     api: Api, ctx: RequestContext, request: Any, error: ErrorCode
 ) -> Fields | Written:
     """Return the answer that gives everything asked one error, and says who leads where it can."""
     if api.not_here is not None:
-        return api.not_here(ctx, request, error)
+        return await api.not_here(ctx, request, error)
     if api.on_error is not None:
         return api.on_error(ctx, request, error)
     fields = top_level_error(api.key, ctx.version, error)

@@ -47,7 +47,7 @@ class Api:
     `is_own`: whether a request is this node's own affair: such a one is executed here even if others are forwarded.
 
     `not_here(ctx, request, error_code)` builds the answer of a node that does not lead the region's logs, where that says more than
-    `on_error`, or there is no such: who leads (KIP-951).
+    `on_error`, or there is no such: who leads (KIP-951). It gives way as handlers do (INV-HW2).
 
     `at_followers(ctx.services, request)`: whether a node that does not lead serves the request itself now, other than `not_led_here` says.
 
@@ -66,7 +66,7 @@ class Api:
     lists: Callable[[Any], bool] | None = None
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
     begin: Begin | None = None
-    not_here: Callable[[RequestContext, Any, int], Fields | Written] | None = None
+    not_here: Callable[[RequestContext, Any, int], Awaitable[Fields | Written]] | None = None
     at_followers: Callable[[Services, Any], bool] | None = None
 
 

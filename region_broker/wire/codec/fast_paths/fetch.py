@@ -33,6 +33,7 @@ from region_broker.wire.codec.bounded import (
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths.leaders import Endpoint, endpoints_tags, leader_value
 from region_broker.wire.codec.gathered import AnswerBytes, gathered
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 KEY: Final = 1
 VERSIONS: Final = range(4, 19)
@@ -95,10 +96,12 @@ def _of_entity(version: int, request: Any) -> Pieces[FetchRequest]:
     replica_state = getattr(request, "replica_state", None)
     by_id = version >= _TOPIC_IDS_SINCE
     topics: list[tuple[TopicKey, list[AskedPartition]]] = []
-    done = 0
+    yielding = CooperativeYield(PIECE_ELEMENTS)
     for topic in request.topics:
         asked: list[AskedPartition] = []
         topics.append((topic.topic_id if by_id else topic.topic, asked))
+        if yielding.due():
+            yield
         for item in topic.partitions:
             leader_epoch: LeaderEpoch = getattr(item, "current_leader_epoch", NO_LEADER_EPOCH)
             asked.append(
@@ -106,8 +109,7 @@ def _of_entity(version: int, request: Any) -> Pieces[FetchRequest]:
                     item.partition, leader_epoch, item.fetch_offset, item.partition_max_bytes
                 )
             )
-            done += 1
-            if done % PIECE_ELEMENTS == 0:
+            if yielding.due():
                 yield
     forgotten = [
         (topic.topic_id if by_id else topic.topic, topic.partitions)
@@ -319,7 +321,7 @@ def answer(version: int, correlation_id: int, fetched: FetchAnswer) -> AnswerByt
 def pieces_of_answer(
     version: int, correlation_id: int, fetched: FetchAnswer
 ) -> Pieces[AnswerBytes]:
-    """Write header and body of the answer, with a pause after each PIECE_ELEMENTS rows."""
+    """Write header and body of the answer, with a pause after each PIECE_ELEMENTS topics and rows."""
     flexible = version >= _FLEXIBLE_SINCE
     parts: list[Buffer] = [_I32.pack(correlation_id)]
     if flexible:
@@ -341,6 +343,9 @@ def pieces_of_answer(
                 yield
         if flexible:
             parts.append(b"\0")
+        done += 1
+        if done % PIECE_ELEMENTS == 0:
+            yield
     if flexible:
         parts.append(endpoints_tags(fetched.endpoints))
     return gathered(parts)
