@@ -11,6 +11,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from idempotency.ledger_records import TxnStatus
 from idempotency.pieces import drained
@@ -20,15 +21,24 @@ from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups import consumer_group_heartbeat, offset_fetch
 from region_broker.handlers.groups.names import topic_names
+from region_broker.handlers.topics import config_resources
+from region_broker.handlers.topics.config_resources import answer_resources, asks_for_nodes
 from region_broker.handlers.topics.describe_configs import handle_describe_configs
+from region_broker.handlers.topics.describe_topic_partitions import handle_describe_topic_partitions
 from region_broker.handlers.transactions import list_transactions
-from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_PARTITION_COUNT_MAX, YIELD_ROWS
+from region_broker.limits import (
+    ADMIN_ITEMS_MAX,
+    ELEMENTS_AT_ONCE_MAX,
+    FETCH_PARTITION_COUNT_MAX,
+    YIELD_ROWS,
+)
 from region_broker.security.access import Operation, ResourceType
 from region_broker.security.authorizer import AclAuthorizer
 from region_broker.security.identity import Identity
 from region_broker.wire.codec.entities import request_schema
 from region_broker.wire.codec.requests import request_pieces
 from region_broker.wire.headers import read_header
+from region_broker.wire.server import CloseConnection
 from tests.fixtures.cluster_images import in_sync
 from tests.fixtures.judged_apis import Judged, acl, error_codes, judged_apis
 from tests.fixtures.kafka_port import frame_of
@@ -145,6 +155,56 @@ async def test_INV_HAZ7_who_else_asks_is_served_while_too_many_resources_are_ref
     assert isinstance(answer, dict)
     assert len(answer["results"]) == 50_000
     assert turns >= 50_000 // ELEMENTS_AT_ONCE_MAX
+
+
+class NotLookedAt(list[Any]):
+    """As many things as requests may name: how many there are is all that may be asked."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("looked at")
+
+
+async def test_INV_HW2_topics_to_be_described_are_counted_before_they_are_looked_at() -> None:
+    request = SimpleNamespace(topics=NotLookedAt([None] * (ADMIN_ITEMS_MAX + 1)), cursor=None)
+    with pytest.raises(CloseConnection, match="more than 20000"):
+        await handle_describe_topic_partitions(cast("Any", None), request)
+
+
+async def test_INV_HW2_resources_to_be_altered_are_counted_before_they_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert asks_for_nodes(SimpleNamespace(resources=NotLookedAt([None] * (ADMIN_ITEMS_MAX + 1))))
+    monkeypatch.setattr(config_resources, "Counter", None)
+    resource = SimpleNamespace(resource_type=2, resource_name="t", configs=())
+    request = SimpleNamespace(resources=[resource] * 50_000)
+    answer, turns = await turns_of(answer_resources(cast("Any", None), request, cast("Any", None)))
+    assert {row["error_code"] for row in answer["responses"]} == {ErrorCode.invalid_request}
+    assert len(answer["responses"]) == 50_000
+    assert turns >= 50_000 // YIELD_ROWS - 1
+
+
+async def test_INV_HW2_resources_to_be_altered_are_compared_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of what is read at once are compared in one step: it holds its connection's order."""
+    for count, expected in ((ELEMENTS_AT_ONCE_MAX - 1, 0), (10 * ELEMENTS_AT_ONCE_MAX, 40)):
+        reached = list[int]()
+
+        def counted_now(names: list[Any], reached: list[int] = reached) -> Any:
+            reached.append(len(names))
+            raise InterruptedError
+
+        monkeypatch.setattr(config_resources, "Counter", counted_now)
+        resource = SimpleNamespace(resource_type=2, resource_name="t", configs=())
+
+        async def interrupted(count: int = count, resource: Any = resource) -> None:
+            request = SimpleNamespace(resources=[resource] * count)
+            with pytest.raises(InterruptedError):
+                await answer_resources(cast("Any", None), request, cast("Any", None))
+
+        _, turns = await turns_of(interrupted())
+        assert reached == [count]
+        assert turns >= expected
 
 
 async def test_INV_HAZ7_so_it_is_where_a_produce_may_be_written_to_all_of_them(
