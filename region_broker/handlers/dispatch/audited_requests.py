@@ -179,7 +179,7 @@ async def _refused(api: Api, ctx: RequestContext, request: Any) -> Fields | None
     assert api.on_error is not None, "each thing that it names has an answer"
     names = dict.fromkeys(each.names(request))
     if len(names) > ADMIN_ITEMS_MAX:
-        return api.on_error(ctx, request, ErrorCode.invalid_request)
+        return await api.error_for_all(ctx, request, ErrorCode.invalid_request)
     yielding = CooperativeYield.of_a_write()
     for name in names:
         await yielding.row()
@@ -188,7 +188,7 @@ async def _refused(api: Api, ctx: RequestContext, request: Any) -> Fields | None
     for name in names:
         await yielding.row()
         may(ctx, Operation.DELETE, each.resource_type, name)  # it is told
-    return api.on_error(ctx, request, ERROR_OF[each.resource_type])
+    return await api.error_for_all(ctx, request, ERROR_OF[each.resource_type])
 
 
 def _outcome(fields: Fields) -> tuple[Outcome, str]:

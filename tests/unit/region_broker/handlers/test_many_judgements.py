@@ -5,6 +5,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,8 @@ from idempotency.pieces import drained
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.dispatcher import Dispatcher
+from region_broker.handlers.dispatch.registry import ApiTable
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups import consumer_group_heartbeat, offset_fetch
 from region_broker.handlers.groups.names import topic_names
@@ -267,6 +270,32 @@ async def test_INV_HW2_who_else_asks_is_served_while_a_node_that_does_not_lead_s
     ctx = RequestContext(judged.services, 1, key, version, 77)
     _, turns = await turns_of(not_here(ctx, request_of(key, version, values), 6))
     assert turns >= COUNT // YIELD_ROWS
+
+
+@pytest.mark.parametrize("count", [1, COUNT])
+async def test_INV_HW2_one_error_for_all_that_a_large_request_names_is_said_in_a_thread(
+    judged: Judged, count: int
+) -> None:
+    """By who may not ask, by a node that does not lead, and of a version that is not served."""
+    commit = all_apis().by_key[8]
+    on_error, ran_in = commit.on_error, list[bool]()
+    assert on_error is not None
+
+    def noted(*asked: Any) -> Any:
+        ran_in.append(threading.current_thread() is threading.main_thread())
+        return on_error(*asked)
+
+    table = ApiTable.of(replace(commit, on_error=noted, versions=range(2, 9)))
+    judged.dispatcher = Dispatcher(judged.services, table)
+    topics = [{"name": name, "partitions": [PART]} for name in NAMES[:count]]
+    asked = {**MEMBER, "topics": topics}
+    judged.give(acl(ResourceType.GROUP, Operation.DESCRIBE, name="another"))
+    assert error_codes(await judged.ask(8, 8, asked)) == {30}
+    judged.services.region_nodes, judged.services.leader_wait_s = SeenRegion(2).view, 0.0
+    judged.wire.region.node_id = 2
+    assert error_codes(await judged.ask(8, 8, asked)) == {16}
+    assert error_codes(await judged.ask(8, 9, asked)) == {35}
+    assert ran_in == 3 * [count == 1]
 
 
 async def test_a_node_that_does_not_lead_takes_no_larger_fetch_than_one_that_does(judged: Judged) -> None:  # fmt: skip
