@@ -79,6 +79,11 @@ FETCH_PARTITION_COUNT_MAX: Final = 20_000
 READ_BATCHES_MAX: Final = 20_000
 # The same of what another node or region is sent for a copy, which appends it in one step: 29 us each where they have producers.
 COPIED_BATCHES_MAX: Final = 5_000
+# Aborted transactions that one reading names beside its records, up to 10 us each: with the partition that reaches it no more is read. Of the first
+# partition all are named, however many: who reads would tell what was aborted otherwise.
+READ_ABORTED_MAX: Final = 5_000
+# What each of them takes in memory until the answer is written.
+ABORTED_ENTRY_BYTES: Final = 100
 # Partitions of one ListOffsets, and the largest plain batch whose records are looked at on the event loop.
 LOOKUPS_MAX: Final = 20_000
 LOOKUP_BYTES_ON_LOOP_MAX: Final = 4 * KIB

@@ -33,6 +33,7 @@ from region_broker.controller.cluster_image import (
 )
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.region_folder import RegionFolder
+from region_broker.controller.topic_names import metric_name
 from region_broker.security.access import NO_ACCESS, Access
 
 DEFAULT_DOMAIN: Final = "main"
@@ -128,7 +129,7 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Everything a region's nodes agree on. `topics`, `regions`, `domains` are keyed by name, `deleted` by topic id, `nodes` by
     node id.
 
-    `dict=True` keeps what is derived from an image with it (`topic_by_id`); it is no part of the image.
+    `dict=True` keeps what is derived from an image with it (`topic_by_id`, `colliding_topic`); it is no part of the image.
     """
 
     version: int
@@ -186,6 +187,14 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _topics_by_id(self) -> dict[UUID, TopicImage]:
         return {topic.topic_id: topic for topic in self.topics.values()}
+
+    def colliding_topic(self, name: str) -> str | None:
+        """Return the topic that is called as `name` would be in names of metrics, or None."""
+        return self._topics_by_metric_name.get(metric_name(name))
+
+    @cached_property
+    def _topics_by_metric_name(self) -> dict[str, str]:
+        return {metric_name(name): name for name in reversed(self.topics)}
 
     def node_of(self, member: Member) -> NodeImage | None:
         """Return the node that is registered with that very folder, or None."""

@@ -6,7 +6,6 @@ Not here: internal topics, which the node creates itself.
 """
 
 import re
-from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
@@ -46,7 +45,6 @@ def name_waited_for(name: str) -> str | None:
     return wanted if waits else None
 
 
-def collision(name: str, existing: Iterable[str]) -> str | None:
-    """Return the existing topic whose metric name would be the same ('.' and '_' look alike there)."""
-    folded = name.replace(".", "_")
-    return next((other for other in existing if other.replace(".", "_") == folded), None)
+def metric_name(name: str) -> str:
+    """Return what a topic is called in names of metrics, where '.' and '_' look alike: two topics of one such name collide."""
+    return name.replace(".", "_")

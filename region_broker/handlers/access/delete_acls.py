@@ -1,5 +1,6 @@
 """DeleteAcls (31), versions 1-3.  v1: pattern types (KIP-290).  v2: compact.  v3: user resources (KIP-373).
 
+INV-HDA1 an answer tells TOLD_ACLS_MAX ACLs at most: a request whose filters mean more is refused before any goes
 What goes is what was seen: where other access came between, it is looked at again (INV-ACC1). All filters of a request take effect together,
 or none does. An ACL that two filters mean is told by both.
 Source: AclApis.scala `handleDeleteAcls`, AclControlManager.java `deleteAcls`.
@@ -26,11 +27,18 @@ from region_broker.handlers.dispatch.authorizing import CLUSTER_DENIED, refusal
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.unwritten import unwritten
-from region_broker.security.access import Access, AccessChange, Acl
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.security.access import ACL_COUNT_MAX, Access, AccessChange, Acl
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 OPEN_FILTERS_MAX: Final = 100
 """How many filters of a request may mean several ACLs: each of those looks at all there are."""
+TOLD_ACLS_MAX: Final = ACL_COUNT_MAX + ADMIN_ITEMS_MAX
+"""How many ACLs an answer may tell: each that there is, and one more for each filter of a request. Only filters that mean the same ones have more."""
+
+_TOO_MANY: Final = (
+    f"the filters mean the same ACLs again and again: they may name {TOLD_ACLS_MAX} in all"
+)
 
 
 async def handle_delete_acls(ctx: RequestContext, request: Any) -> Fields:
@@ -49,14 +57,16 @@ async def handle_delete_acls(ctx: RequestContext, request: Any) -> Fields:
     found, (error, text) = await _remove(ctx, request, filters)
     if error is CLUSTER_DENIED:
         return _on_error(ctx, request, error)
-    return {
-        "filter_results": [
-            _row(ErrorCode.invalid_request, each)
-            if isinstance(each, str)
-            else _row(error, text, () if error else acls)
-            for each, acls in zip(filters, found, strict=True)
-        ]
-    }
+    results: list[Fields] = []
+    yielding = CooperativeYield()
+    for each, acls in zip(filters, found, strict=True):
+        await yielding.row()
+        if isinstance(each, str):
+            results.append(_row(ErrorCode.invalid_request, each))
+        else:
+            rows = [] if error else await each_yielding(acls, _told, yielding)
+            results.append(_row(error, text, rows))
+    return {"filter_results": results}
 
 
 def _read(asked: Any) -> AclFilter | str:
@@ -76,10 +86,14 @@ async def _remove(
         denied = refusal(ctx, request)
         if denied is not None:
             return denied
-        found = [
-            [] if isinstance(each, str) else await matching(access.acls, each, yielding)
-            for each in filters
-        ]
+        found: list[list[Acl]] = []
+        told_count = 0
+        for each in filters:
+            acls = [] if isinstance(each, str) else await matching(access.acls, each, yielding)
+            found.append(acls)
+            told_count += len(acls)
+            if told_count > TOLD_ACLS_MAX:
+                return ErrorCode.invalid_request
         gone = dict.fromkeys(acl for acls in found for acl in acls)
         return (AccessChange(acls_removed=tuple(gone)) if gone else None), found
 
@@ -91,25 +105,22 @@ async def _remove(
     except MetadataUnwritable as failed:
         return nothing, unwritten(failed)
     if isinstance(found, ErrorCode):
-        return nothing, (found, None)
+        return nothing, (found, _TOO_MANY if found is ErrorCode.invalid_request else None)
     return found, (ErrorCode.none, None)
 
 
-def _row(error: int, text: str | None, acls: Sequence[Acl] = ()) -> Fields:
+def _row(error: int, text: str | None, rows: Sequence[Fields] = ()) -> Fields:
+    return {"error_code": error, "error_message": text, "matching_acls": rows}
+
+
+def _told(acl: Acl) -> Fields:
     return {
-        "error_code": error,
-        "error_message": text,
-        "matching_acls": [
-            {
-                "error_code": ErrorCode.none,
-                "error_message": None,
-                "resource_type": int(acl.resource_type),
-                "resource_name": acl.name,
-                "pattern_type": int(acl.pattern_type),
-                **told(acl),
-            }
-            for acl in acls
-        ],
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "resource_type": int(acl.resource_type),
+        "resource_name": acl.name,
+        "pattern_type": int(acl.pattern_type),
+        **told(acl),
     }
 
 

@@ -69,25 +69,24 @@ def _problem_of(ctx: RequestContext, replicas: tuple[int, ...]) -> str:
     )
 
 
-def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+async def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
     text = "The node that leads this region could not be asked: try again."
-    rows = [
-        {
-            "name": topic.name,
-            "partitions": [
-                _row(int(part.partition_index), ErrorCode(error_code), text)
-                for part in topic.partitions
-            ],
-        }
-        for topic in request.topics
-    ]
+    yielding, responses = CooperativeYield(), list[Fields]()
+
+    def row(part: Any) -> Fields:
+        return _row(int(part.partition_index), ErrorCode(error_code), text)
+
+    for topic in request.topics:
+        await yielding.row()
+        rows = await each_yielding(topic.partitions, row, yielding)
+        responses.append({"name": topic.name, "partitions": rows})
     return {
         "allow_replication_factor_change": getattr(
             request, "allow_replication_factor_change", True
         ),
         "error_code": error_code,
         "error_message": text,
-        "responses": rows,
+        "responses": responses,
     }
 
 

@@ -9,6 +9,7 @@ Source: ReplicationControlManager.java `electLeaders`; ElectLeadersRequest.java.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -23,7 +24,6 @@ _UNAVAILABLE: Final = {
     1: ErrorCode.eligible_leaders_not_available,
 }
 """By kind of election: preferred, unclean."""
-_ELSEWHERE: Final = "The node that leads this region could not be asked: try again."
 
 
 async def handle_elect_leaders(ctx: RequestContext, request: Any) -> Fields:
@@ -86,18 +86,24 @@ def _result(name: str, rows: Sequence[Fields]) -> Fields:
     return {"topic": name, "partition_result": rows}
 
 
-def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    return _error_for_all(request, error_code, _ELSEWHERE)
+async def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    yielding, results = CooperativeYield(), list[Fields]()
+    for topic in request.topic_partitions or ():
+        await yielding.row()
+        rows = await each_yielding(topic.partitions, partial(_elsewhere, error_code), yielding)
+        results.append(_result(topic.topic, rows))
+    return {"error_code": error_code, "replica_election_results": results}
+
+
+def _elsewhere(error_code: int, index: int) -> Fields:
+    text = "The node that leads this region could not be asked: try again."
+    return _row(index, ErrorCode(error_code), text)
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    return _error_for_all(request, error_code, None)
-
-
-def _error_for_all(request: Any, error_code: int, text: str | None) -> Fields:
     rows = [
         _result(
-            topic.topic, [_row(index, ErrorCode(error_code), text) for index in topic.partitions]
+            topic.topic, [_row(index, ErrorCode(error_code), None) for index in topic.partitions]
         )
         for topic in request.topic_partitions or ()
     ]

@@ -162,7 +162,7 @@ async def handled(
         denied = await _denied(ctx, request, destroys, yielding)
         if isinstance(denied, ErrorCode):
             assert api.on_error is not None, "each thing that it names has an answer"
-            return api.on_error(ctx, request, denied)
+            return await api.error_for_all(ctx, request, denied)
         told = await _told(ctx, request, destroys, denied, yielding)
         recorded = await ctx.services.audit.intended(_intent(api, ctx, *told))
         with told_unless_said(recorded):

@@ -6,7 +6,7 @@ INV-HAZ2 a request is judged where it is executed, by whom it says it is from (I
 INV-HAZ3 what the whole of a request needs is judged in the step in which its handler begins, on every way there: with a task, and without one
 INV-HAZ4 who may not see a thing is answered the same whether it is there or not; a topic that is named by its id is judged by its name
 INV-HAZ5 while no access is in force nothing is judged, and one look at that is all it costs
-INV-HAZ7 however many topics a request names, who else asks is served while they are judged
+INV-HAZ7 however many topics a request names, who else asks is served while they are judged, also at a node that answers only who leads them
 INV-HAZ6 what waits on other clients for long is judged again when it is answered: who may not any more is told so, and nothing of them
 A need is an operation on a type of resource. The needs in one tuple are alternatives; all tuples of a row are needed.
 Source: Kafka 4.1, "Operations and resources on protocols"; KafkaApis.scala, ControllerApis.scala, AclApis.scala, AuthHelper.scala.

@@ -80,7 +80,7 @@ from region_broker.wire.codec.schemas import has_schema
 from region_broker.wire.codec.throttle_times import parted
 from region_broker.wire.connection import Incoming
 from region_broker.wire.connection_state import ConnectionState
-from region_broker.wire.cooperative_yield import run_yielding
+from region_broker.wire.cooperative_yield import give_way, run_yielding
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
 from region_broker.wire.loop_time import by_steps
 from region_broker.wire.request_trace import trace_of
@@ -346,7 +346,7 @@ class Dispatcher:
                 return await handle()
             denied = refusal(ctx, request)
             if denied is not None:
-                return _refused(api, ctx, request, denied)
+                return await _refused(api, ctx, request, denied)
             return await audited_requests.handled(api, ctx, request, handle)
         except TimeoutError:
             raise  # which Python counts among the OSErrors
@@ -355,7 +355,7 @@ class Dispatcher:
             if api.on_error is None:
                 fields = top_level_error(api.key, ctx.version, code)
             else:
-                fields = api.on_error(ctx, request, code)
+                fields = await api.error_for_all(ctx, request, code)
             if fields is None:
                 raise
             self._error_log.disk(api.name, ctx.peer)
@@ -377,6 +377,7 @@ class Dispatcher:
                     return self._judged(api, request, None)
                 order = order or await _order_of(state)
             except ManyElements:
+                ctx.is_large = True
                 order = order or await _order_of(state)
                 request = await run_yielding(request_pieces(api.key, ctx.version, body))
             held = order if api.forward else None
@@ -434,11 +435,12 @@ class Dispatcher:
         error = rule.error
         if rule.what is Elsewhere.LISTED and leader is not None:
             error = ErrorCode.none
-        answer = _answer_elsewhere(api, ctx, begun.request, error)
         if api.key == _PRODUCE_KEY:
+            # Before the answer is made, which gives way: this node may lead by then (INV-HD5).
             ctx.connection_state.produce_broken = True
             if begun.request.acks == 0:
                 raise CloseConnection("a Produce without acks came to a node that does not lead")
+        answer = await _answer_elsewhere(api, ctx, begun.request, error)
         if isinstance(answer, Written):
             self._note_errors(api, incoming, answer.errors)
             return answer.answer
@@ -477,7 +479,9 @@ class Dispatcher:
     ) -> AnswerBytes | None:
         lost: Fields | None = None
         if api.waits:
-            lost = _fields_of_error(api, ctx, begun.request, ErrorCode.coordinator_not_available)
+            lost = await _fields_of_error(
+                api, ctx, begun.request, ErrorCode.coordinator_not_available
+            )
         frame_bytes = len(incoming.frame)
 
         def on_sent() -> None:
@@ -615,17 +619,22 @@ async def _error_fields(
 ) -> Fields | None:
     """Return an answer that carries `error` for everything asked, or None when there is no such."""
     if api.on_error is not None:
-        request: Any = await run_yielding(request_pieces(api.key, ctx.version, body))
-        return _fields_of_error(api, ctx, request, error)
+
+        async def pause() -> None:
+            ctx.is_large = True
+            await give_way()
+
+        request: Any = await run_yielding(request_pieces(api.key, ctx.version, body), pause)
+        return await _fields_of_error(api, ctx, request, error)
     return top_level_error(api.key, ctx.version, error)
 
 
-def _fields_of_error(
+async def _fields_of_error(
     api: Api, ctx: RequestContext, request: Any, error: ErrorCode
 ) -> Fields | None:
     """Return the same for a request that is decoded."""
     if api.on_error is not None:
-        return api.on_error(ctx, request, error)
+        return await api.error_for_all(ctx, request, error)
     return top_level_error(api.key, ctx.version, error)
 
 
@@ -714,26 +723,26 @@ async def _handled_while_allowed(
         denied = refusal(ctx, request) if api.waits else None
         if denied is None:
             return answer
-    return _refused(api, ctx, request, denied)
+    return await _refused(api, ctx, request, denied)
 
 
-def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:
+async def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:
     """Return the answer to who may not ask that."""
     if api.on_error is not None:
-        return api.on_error(ctx, request, error)
+        return await api.error_for_all(ctx, request, error)
     fields = top_level_error(api.key, ctx.version, error)
     assert fields is not None, f"INV-HAZ3: {api.name} has no answer for who may not ask"
     return fields
 
 
-def _answer_elsewhere(
+async def _answer_elsewhere(
     api: Api, ctx: RequestContext, request: Any, error: ErrorCode
 ) -> Fields | Written:
     """Return the answer that gives everything asked one error, and says who leads where it can."""
     if api.not_here is not None:
-        return api.not_here(ctx, request, error)
+        return await api.not_here(ctx, request, error)
     if api.on_error is not None:
-        return api.on_error(ctx, request, error)
+        return await api.error_for_all(ctx, request, error)
     fields = top_level_error(api.key, ctx.version, error)
     assert fields is not None, f"INV-HNL1: {api.name} has no answer for a node that does not lead"
     return fields

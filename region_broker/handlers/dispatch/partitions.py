@@ -6,18 +6,24 @@ A partition that failed is never read or written: KAFKA_STORAGE_ERROR, so that c
 Not here: the partition itself (`partitions.partition`).
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey
 from region_broker.controller.metadata_image import TopicImage
+from region_broker.handlers.dispatch.authorizing import denied_topics, topic_name
 from region_broker.handlers.dispatch.nodes import NO_NODE, NodeFacts
 from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.security.access import Operation
+from region_broker.wire.cooperative_yield import CooperativeYield
+
+NodesOf: TypeAlias = Callable[[str | UUID | None, int], NodeFacts]
+"""Returns who leads a partition of a topic named by name or id."""
 
 
 def find_partition(
@@ -55,6 +61,26 @@ def nodes_of(ctx: RequestContext, topic: str | UUID | None, partition: int) -> N
         return nodes
     known = image.topic_by_id(topic) if isinstance(topic, UUID) else image.topics.get(topic)
     return nodes if known is None else nodes.of(LogKey(known.topic_id, partition))
+
+
+async def nodes_told(
+    ctx: RequestContext, topics: Iterable[str | UUID | None], yielding: CooperativeYield
+) -> NodesOf:
+    """Return `nodes_of` for topics that a request names, which tells of one that who asks may not see as of one that is not there (INV-HAZ4).
+
+    Where leaders are not spread all of them have the same, so nothing is judged.
+    """
+    nodes = ctx.nodes
+    if nodes.spread is None:
+        return lambda _topic, _partition: nodes
+    names = (topic_name(ctx.services, topic) for topic in topics)
+    denied = await denied_topics(ctx, Operation.DESCRIBE, names, yielding, tells=False)
+
+    def told(topic: str | UUID | None, partition: int) -> NodeFacts:
+        name = topic_name(ctx.services, topic)
+        return nodes_of(ctx, None if name in denied else topic, partition)
+
+    return told
 
 
 def assignment_problem(services: Services, replicas: Iterable[tuple[int, ...]]) -> str:

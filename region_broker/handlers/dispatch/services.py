@@ -486,6 +486,8 @@ class RequestContext(msgspec.Struct):
     """The whole request, header included, as it came."""
     meter: Meter | None = None
     """What it is charged by; None where there are no quotas."""
+    is_large: bool = False
+    """Whether it has more elements than are read in one step of the loop."""
 
     @property
     def identity(self) -> Identity:

@@ -16,15 +16,21 @@ Not here: looking, waiting and reading (`fetch.reading`), what a session remembe
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.pieces import Pieces, drained
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_topic, sees_topic
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_topic
 from region_broker.handlers.dispatch.nodes import KnownNode
-from region_broker.handlers.dispatch.partitions import find_partition, isolation_of, nodes_of
+from region_broker.handlers.dispatch.partitions import (
+    find_partition,
+    isolation_of,
+    nodes_of,
+    nodes_told,
+)
 from region_broker.handlers.dispatch.registry import Api, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.handlers.fetch.reading import Read, Reading
@@ -53,6 +59,7 @@ from region_broker.wire.codec.fast_paths.fetch import (
     NO_REPLICA,
     NO_SESSION,
     VERSIONS,
+    AskedPartition,
     FetchAnswer,
     FetchedRow,
     FetchRequest,
@@ -60,7 +67,7 @@ from region_broker.wire.codec.fast_paths.fetch import (
     pieces_of_answer,
 )
 from region_broker.wire.codec.fast_paths.leaders import Endpoint
-from region_broker.wire.cooperative_yield import run_yielding
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding, run_yielding
 
 _ERROR_OF: Final = {
     SessionError.NOT_FOUND: ErrorCode.fetch_session_id_not_found,
@@ -192,21 +199,21 @@ class Fetching:
         if isinstance(found, ColdRange):
             return found
         if self._is_late():
-            return self._refused_late()
+            return (yield from self._refused_late())
         told, session_id = yield from self._told(found)
         ctx = self._ctx
         answer = _answer_of(ctx, session_id, told)
         names = [ErrorCode(row.error_code).name for _, row in told if row.error_code]
         if TOPIC_DENIED.name in names:
-            _tell_denied(ctx, told)
+            yield from _tell_denied(ctx, told)
         raw = yield from pieces_of_answer(ctx.version, ctx.correlation_id, answer)
-        return self._refused_late() if self._is_late() else Written(raw, names)
+        return (yield from self._refused_late()) if self._is_late() else Written(raw, names)
 
-    def _refused_late(self) -> Written:
+    def _refused_late(self) -> Pieces[Written]:
         assert self._session is not None
         error = ErrorCode.invalid_fetch_session_epoch
         answer = FetchAnswer(int(error), self._session.session_id)
-        return _written(self._ctx, answer, (error.name,))
+        return (yield from _written(self._ctx, answer, (error.name,)))
 
     def _is_late(self) -> bool:
         """Return whether a later request of its session came (INV-H10)."""
@@ -257,11 +264,11 @@ def _entered(ctx: RequestContext, request: FetchRequest) -> Pieces[Fetching | Wr
     """Let a request in, or return its refusal."""
     isolation = isolation_of(request.isolation_level)
     if isolation is None or not _may_ask(request):
-        return _refused(ctx, request, ErrorCode.invalid_request)
+        return (yield from _refused(ctx, request, ErrorCode.invalid_request))
     asked = yield from _session_request(ctx, request, isolation)
     session = ctx.services.fetch_sessions.enter(asked, ctx.services.clock.monotonic_ms())
     if isinstance(session, SessionError):
-        return _refused(ctx, request, _ERROR_OF[session])
+        return (yield from _refused(ctx, request, _ERROR_OF[session]))
     return Fetching(ctx, request, asked, session)
 
 
@@ -294,40 +301,50 @@ def _session_request(
 # --- the answer ------------------------------------------------------------------------------------
 
 
-def _refused(ctx: RequestContext, request: FetchRequest, error: ErrorCode) -> Written:
+def _refused(ctx: RequestContext, request: FetchRequest, error: ErrorCode) -> Pieces[Written]:
     """Return one error for all: at the top from v7 on, at each partition before."""
     topics: list[tuple[TopicKey, list[FetchedRow]]] = []
-    if ctx.version < _SESSIONS_SINCE:
-        topics = [
-            (key, [FetchedRow(item.partition, int(error)) for item in partitions])
-            for key, partitions in request.topics
-        ]
-    return _written(ctx, FetchAnswer(int(error), NO_SESSION, topics), (error.name,))
+    yielding = CooperativeYield(PIECE_ELEMENTS)
+    for key, partitions in request.topics if ctx.version < _SESSIONS_SINCE else ():
+        rows: list[FetchedRow] = []
+        topics.append((key, rows))
+        if yielding.due():
+            yield
+        for item in partitions:
+            rows.append(FetchedRow(item.partition, int(error)))
+            if yielding.due():
+                yield
+    answer = FetchAnswer(int(error), NO_SESSION, topics)
+    return (yield from _written(ctx, answer, (error.name,)))
 
 
-def _not_here(ctx: RequestContext, request: FetchRequest, error_code: int) -> Written:
+async def _not_here(ctx: RequestContext, request: FetchRequest, error_code: int) -> Written:
     """Answer all partitions alike, and say who leads (KIP-951).
 
     A session cannot go on: it names what changes only. Who has one is to begin anew, with all of its partitions.
     """
     if request.session_id != NO_SESSION and request.session_epoch > 0:
-        return _refused(ctx, request, ErrorCode.fetch_session_id_not_found)
-    endpoints: dict[int, Endpoint] = {}
+        gone = ErrorCode.fetch_session_id_not_found
+        return await run_yielding(_refused(ctx, request, gone))
+    if not _may_ask(request):
+        return await run_yielding(_refused(ctx, request, ErrorCode.invalid_request))
+    yielding, endpoints = CooperativeYield(), dict[int, Endpoint]()
+    named = (key for key, _ in request.topics)
+    nodes_of = await nodes_told(ctx, named, yielding) if ctx.version >= _NAMES_LEADERS else None
 
-    def row(key: TopicKey, index: int) -> FetchedRow:
-        nodes = nodes_of(ctx, key if sees_topic(ctx, Operation.DESCRIBE, key) else None, index)
-        if ctx.version < _NAMES_LEADERS or nodes.leader is None or nodes.leader_epoch is None:
-            return FetchedRow(index, error_code)
-        leader = _endpoint(nodes.leader)
-        endpoints[leader.node_id] = leader
-        return FetchedRow(index, error_code, leader=(leader.node_id, nodes.leader_epoch))
+    def row(key: TopicKey, item: AskedPartition) -> FetchedRow:
+        nodes = None if nodes_of is None else nodes_of(key, item.partition)
+        if nodes is None or nodes.leader is None or nodes.leader_epoch is None:
+            return FetchedRow(item.partition, error_code)
+        leader = endpoints[nodes.leader.node_id] = _endpoint(nodes.leader)
+        return FetchedRow(item.partition, error_code, leader=(leader.node_id, nodes.leader_epoch))
 
-    topics = [
-        (key, [row(key, item.partition) for item in partitions])
-        for key, partitions in request.topics
-    ]
+    topics: list[tuple[TopicKey, list[FetchedRow]]] = []
+    for key, partitions in request.topics:
+        await yielding.row()
+        topics.append((key, await each_yielding(partitions, partial(row, key), yielding)))
     answer = FetchAnswer(0, NO_SESSION, topics, tuple(endpoints.values()))
-    return _written(ctx, answer, (ErrorCode(error_code).name,))
+    return await run_yielding(_written(ctx, answer, (ErrorCode(error_code).name,)))
 
 
 def _serves_copies(services: Services, request: FetchRequest) -> bool:
@@ -335,8 +352,9 @@ def _serves_copies(services: Services, request: FetchRequest) -> bool:
     return services.serves_copies(request.rack)
 
 
-def _written(ctx: RequestContext, answer: FetchAnswer, names: Sequence[str]) -> Written:
-    return Written(drained(pieces_of_answer(ctx.version, ctx.correlation_id, answer)), names)
+def _written(ctx: RequestContext, answer: FetchAnswer, names: Sequence[str]) -> Pieces[Written]:
+    raw = yield from pieces_of_answer(ctx.version, ctx.correlation_id, answer)
+    return Written(raw, names)
 
 
 def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> FetchAnswer:
@@ -354,11 +372,13 @@ def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> F
     return FetchAnswer(0, session_id, topics, tuple(endpoints.values()))
 
 
-def _tell_denied(ctx: RequestContext, told: Sequence[Read]) -> None:
+def _tell_denied(ctx: RequestContext, told: Sequence[Read]) -> Pieces[None]:
     """Tell whoever hears of refusals, once for each topic of the answer."""
     denied = (item.topic for item, row in told if row.error_code == TOPIC_DENIED)
-    for topic in dict.fromkeys(denied):
+    for done, topic in enumerate(dict.fromkeys(denied), 1):
         may_topic(ctx, Operation.READ, topic)
+        if done % YIELD_ROWS == 0:
+            yield
 
 
 def _endpoint(node: KnownNode) -> Endpoint:

@@ -156,11 +156,14 @@ async def _position(
     return (-1, -1, -1) if found is None else found
 
 
-def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+async def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    yielding = CooperativeYield()
     topics: dict[str, dict[int, Fields]] = {}
     for topic in request.topics:
+        await yielding.row()
         rows = topics.setdefault(topic.name, {})
         for item in topic.partitions:
+            await yielding.row()
             index = int(item.partition_index)
             rows[index] = {"partition_index": index, "error_code": error_code}
     return {

@@ -25,7 +25,7 @@ async def handle_offset_for_leader_epoch(ctx: RequestContext, request: Any) -> F
         await yielding.row()
         answer: Callable[[Any], Fields] = partial(_partition, ctx, topic.topic)
         if not is_node and not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic):
-            answer = _denied
+            answer = partial(_error_row, TOPIC_DENIED)
         rows = await each_yielding(topic.partitions, answer, yielding)
         topics.append({"topic": topic.topic, "partitions": rows})
     return {"topics": topics}
@@ -47,23 +47,18 @@ def _partition(ctx: RequestContext, topic: str, item: Any) -> Fields:
     }
 
 
-def _denied(item: Any) -> Fields:
-    return {"error_code": TOPIC_DENIED, "partition": item.partition}
+async def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    yielding = CooperativeYield()
+    topics: list[Fields] = []
+    for topic in request.topics:
+        await yielding.row()
+        rows = await each_yielding(topic.partitions, partial(_error_row, error_code), yielding)
+        topics.append({"topic": topic.topic, "partitions": rows})
+    return {"topics": topics}
 
 
-def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    return {
-        "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": [
-                    {"error_code": error_code, "partition": item.partition}
-                    for item in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
-    }
+def _error_row(error_code: int, item: Any) -> Fields:
+    return {"error_code": error_code, "partition": item.partition}
 
 
 API: Final = Api(

@@ -4,6 +4,8 @@ INV-H9  the first batch of the first partition that has one is returned whatever
 INV-FRD2 a reading looks at all its partitions before anything is read in for it, and what was read in is read with the
         rest, again: what is told stays one reading
 INV-FRD3 a reading gives out READ_BATCHES_MAX batches at most, over all its partitions: then its bytes are used up (INV-PT14)
+INV-FRD4 so they are once it names READ_ABORTED_MAX aborted transactions: one batch may lie in very many, in each partition anew. What is given out of a
+         partition is given out with all of them, or not at all, as a reader hides what they name (C38)
 A wait ends once; the reading is made in a turn of the loop of its own, never within the change that ended it.
 Not here: who may ask and what a session is told (`fetch`), who tells of changes (`partitions.purgatory`).
 """
@@ -20,7 +22,14 @@ from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_read_t
 from region_broker.handlers.dispatch.nodes import Places
 from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.services import Services
-from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, READ_BATCHES_MAX, YIELD_ROWS
+from region_broker.limits import (
+    ABORTED_ENTRY_BYTES,
+    ELEMENTS_AT_ONCE_MAX,
+    FETCH_BYTES_MAX,
+    READ_ABORTED_MAX,
+    READ_BATCHES_MAX,
+    YIELD_ROWS,
+)
 from region_broker.log.failures import (
     ColdRange,
     CorruptRange,
@@ -51,7 +60,7 @@ class Reading:
     """Looks at what is wanted, waits, and reads it; in a session, that is what is not quiet there, in bounded parts."""
 
     __slots__ = (
-        "_batches_left", "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_met_at", "_named", "_nearer", "_on_over", "_rack",
+        "_aborted_left", "_batches_left", "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_met_at", "_named", "_nearer", "_on_over", "_rack",
         "_services", "_session", "_tries", "_wait", "wait_ms_max",
     )  # fmt: skip
 
@@ -79,6 +88,7 @@ class Reading:
         self._bytes_max = min(max(0, bytes_max), FETCH_BYTES_MAX)
         self.wait_ms_max = wait_ms_max
         self._batches_left = READ_BATCHES_MAX
+        self._aborted_left = READ_ABORTED_MAX
         self._wait: ReadableWait | None = None
         self._on_over: Callable[[], None] | None = None
         self._tries = 0
@@ -176,7 +186,7 @@ class Reading:
         partitions.opened_aside.begin_step(taken)
         self._nearer = self._services.nearer_nodes(self._rack, self._met_at)
         left_bytes = self._left_bytes()
-        self._batches_left = READ_BATCHES_MAX
+        self._batches_left, self._aborted_left = READ_BATCHES_MAX, READ_ABORTED_MAX
         self._judges = self._services.authorizer.in_force  # it may be since it waits
         first = self._gives_records and self._services.memory.left_bytes > 0
         found: list[Read] = []
@@ -195,7 +205,7 @@ class Reading:
                 continue
             found.append(Read(item, row))
             if row.records:
-                left_bytes -= len(row.records)
+                left_bytes -= len(row.records) + ABORTED_ENTRY_BYTES * len(row.aborted or ())
                 first = False
         partitions.opened_aside.end_step()
         if lacking:
@@ -284,7 +294,8 @@ class Reading:
         self, partition: Partition, item: Wanted, left_bytes: int, *, first: bool, wait: bool
     ) -> FetchedRow:
         # Bytes that are used up still tell offsets: an empty reading at the end of what is readable.
-        bytes_max = max(0, min(left_bytes, item.max_bytes)) if self._batches_left > 0 else 0
+        is_full = self._batches_left <= 0 or self._aborted_left <= 0
+        bytes_max = 0 if is_full else max(0, min(left_bytes, item.max_bytes))
         try:
             found = partition.reader.fetch(
                 item.offset, bytes_max, self._isolation, first_batch_always=first, wait=wait,
@@ -305,6 +316,7 @@ class Reading:
         aborted = None
         if self._isolation is Isolation.READ_COMMITTED:
             aborted = [(txn.producer_id, txn.first_offset) for txn in found.aborted]
+            self._aborted_left -= len(aborted)
         return FetchedRow(
             item.index, 0, found.high_watermark, found.last_stable_offset, found.log_start_offset,
             aborted, found.data, diverging=found.diverging,

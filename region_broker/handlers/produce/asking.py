@@ -27,6 +27,7 @@ from region_broker.handlers.dispatch.led_apart import AskedBatch, Question
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.wait import Item
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
+from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
 
 TV2_SINCE: Final = 12
@@ -109,12 +110,13 @@ class Asking:
     async def settle(self, transactional: Sequence[Item]) -> None:
         """Ask about the batches of a TV2 client, whose turn has come; note all verdicts."""
         if self._is_tv2:
-            name = self._request.transactional_id
-            self._ask([
-                item
-                for item in transactional
-                if item.open and item.led_under is not None and not is_open_already(self._ctx, name, item)
-            ])  # fmt: skip
+            name, yielding = self._request.transactional_id, CooperativeYield()
+            unknown: list[Item] = []
+            for item in transactional:
+                await yielding.row()
+                if item.open and item.led_under is not None and not is_open_already(self._ctx, name, item):  # fmt: skip
+                    unknown.append(item)
+            self._ask(unknown)
         if self._answer is not None:
             verdicts = await self._answer
             for item, verdict in zip(self._asked, verdicts, strict=True):

@@ -10,19 +10,25 @@ Not here: the way of a request (`produce.pipeline`), waiting until what was appe
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from region_broker.handlers.dispatch.authorizing import sees_topic
-from region_broker.handlers.dispatch.partitions import nodes_of
+from region_broker.handlers.dispatch.partitions import nodes_told
 from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.permission import denied_of, is_allowed_whole
 from region_broker.handlers.produce.pipeline import in_pieces, is_many, whole
 from region_broker.handlers.produce.wait import Item, written, written_pieces
-from region_broker.security.access import Operation
-from region_broker.wire.codec.fast_paths.produce import KEY, VERSIONS, ProduceRequest
-from region_broker.wire.cooperative_yield import run_yielding
+from region_broker.wire.codec.fast_paths.produce import (
+    KEY,
+    VERSIONS,
+    ProduceRequest,
+    SentBatch,
+    TopicKey,
+)
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding, run_yielding
 
+_NAMES_LEADERS_SINCE: Final = 10
 _TOPIC_IDS_SINCE: Final = 13
 
 
@@ -59,30 +65,43 @@ def begin_produce(ctx: RequestContext, request: ProduceRequest, finish: Finish) 
 
 def error_answer(ctx: RequestContext, request: ProduceRequest, error_code: int) -> Fields:
     """Return the answer that gives every batch of a request the same error."""
-    responses: list[Fields] = []
-    by_id = ctx.version >= _TOPIC_IDS_SINCE
-    for topic in request.topics:
-        rows = [
-            {"index": batch.partition, "error_code": error_code, "base_offset": -1}
-            for batch in topic.batches
-        ]
-        responses.append({"topic_id" if by_id else "name": topic.key, "partition_responses": rows})
-    return {"responses": responses}
+    topics = [
+        _topic(ctx, topic.key, [_error_row(error_code, batch) for batch in topic.batches])
+        for topic in request.topics
+    ]
+    return {"responses": topics}
 
 
-def not_here(ctx: RequestContext, request: ProduceRequest, error_code: int) -> Fields:
+async def not_here(ctx: RequestContext, request: ProduceRequest, error_code: int) -> Fields:
     """Return the same, and who leads (KIP-951)."""
-    answer = error_answer(ctx, request, error_code)
-    endpoints: dict[int, Fields] = {}
-    for topic in answer["responses"]:
-        key = topic["topic_id"] if "topic_id" in topic else topic["name"]
-        told = key if sees_topic(ctx, Operation.DESCRIBE, key) else None  # INV-HAZ4
-        for row in topic["partition_responses"]:
-            nodes = nodes_of(ctx, told, row["index"])
-            row["current_leader"] = nodes.current_leader
-            for endpoint in nodes.endpoints:
-                endpoints[endpoint["node_id"]] = endpoint
-    return {**answer, "node_endpoints": list(endpoints.values())}
+    yielding, endpoints = CooperativeYield(), dict[int, Fields]()
+    row_of = partial(_error_row, error_code)
+    named = (topic.key for topic in request.topics)
+    nodes_of = (
+        await nodes_told(ctx, named, yielding) if ctx.version >= _NAMES_LEADERS_SINCE else None
+    )
+
+    def led(topic: TopicKey, batch: SentBatch) -> Fields:
+        assert nodes_of is not None
+        nodes = nodes_of(topic, batch.partition)
+        endpoints.update((each["node_id"], each) for each in nodes.endpoints)
+        return {**row_of(batch), "current_leader": nodes.current_leader}
+
+    topics: list[Fields] = []
+    for topic in request.topics:
+        await yielding.row()
+        make = row_of if nodes_of is None else partial(led, topic.key)
+        topics.append(_topic(ctx, topic.key, await each_yielding(topic.batches, make, yielding)))
+    return {"responses": topics, "node_endpoints": list(endpoints.values())}
+
+
+def _topic(ctx: RequestContext, topic: TopicKey, rows: Sequence[Fields]) -> Fields:
+    named_by = "topic_id" if ctx.version >= _TOPIC_IDS_SINCE else "name"
+    return {named_by: topic, "partition_responses": rows}
+
+
+def _error_row(error_code: int, batch: SentBatch) -> Fields:
+    return {"index": batch.partition, "error_code": error_code, "base_offset": -1}
 
 
 API: Final = Api(

@@ -8,6 +8,7 @@ configs of nodes (`broker_configs`).
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
@@ -40,7 +41,7 @@ from region_broker.limits import ADMIN_ITEMS_MAX, CHANGE_ATTEMPTS
 from region_broker.log.log_config import ENCRYPTION_KEY
 from region_broker.security import access
 from region_broker.security.access import Operation
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _JUDGED_AS: Final[Mapping[int, access.ResourceType]] = {
     ResourceType.TOPIC: access.ResourceType.TOPIC,
@@ -85,23 +86,27 @@ def _problem_of_in_sync(node_count: int, configs: Mapping[str, str]) -> str | No
 
 
 def asks_for_nodes(request: Any) -> bool:
-    """Return whether a request to alter configs names a node: such a one is executed where it was sent to."""
-    return any(int(each.resource_type) == ResourceType.BROKER for each in request.resources)
+    """Return whether a request to alter configs names a node: such a one is executed where it was sent to. So is one that names too much: it is refused."""
+    resources = request.resources
+    return len(resources) > ADMIN_ITEMS_MAX or any(
+        int(each.resource_type) == ResourceType.BROKER for each in resources
+    )
 
 
 async def answer_resources(ctx: RequestContext, request: Any, plan: Plan) -> Fields:
     """Change each resource as `plan` says, and answer for each."""
     resources: Sequence[Any] = request.resources
-    times = Counter(_identity(resource) for resource in resources)
     count = len(resources) + sum(len(resource.configs) for resource in resources)
+    if count > ADMIN_ITEMS_MAX:
+        text = f"the request names {count} resources and keys, at most {ADMIN_ITEMS_MAX}"
+        refused_row = partial(row_of, error=ErrorCode.invalid_request, text=text)
+        return {"responses": await each_yielding(resources, refused_row, CooperativeYield())}
+    times = Counter(await each_yielding(resources, _identity, CooperativeYield.of_a_write()))
     rows = []
     yielding = CooperativeYield.of_a_write()
     for resource in resources:
         await yielding.row(1 + len(resource.configs))
         try:
-            if count > ADMIN_ITEMS_MAX:
-                text = f"the request names {count} resources and keys, at most {ADMIN_ITEMS_MAX}"
-                raise Refused(ErrorCode.invalid_request, text)  # noqa: TRY301 -- one place answers
             if times[_identity(resource)] > 1:
                 text = "each resource must appear at most once"
                 raise Refused(ErrorCode.invalid_request, text)  # noqa: TRY301

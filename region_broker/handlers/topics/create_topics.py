@@ -14,7 +14,7 @@ from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefuse
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.refusals import TOO_MANY_PARTITIONS
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
-from region_broker.controller.topic_names import collision, name_problem
+from region_broker.controller.topic_names import name_problem
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_by_cluster, sees
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
@@ -88,7 +88,7 @@ def _validated(ctx: RequestContext, topic: Any, *, twice: bool) -> _Wanted:
     if topic.name in image.topics:
         # Kafka's words: tools look for "already exists" in them.
         raise Refused(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
-    other = collision(topic.name, image.topics)
+    other = image.colliding_topic(topic.name)
     if other is not None:
         shown = sees(ctx, Operation.DESCRIBE, ResourceType.TOPIC, other)  # INV-HAZ4
         raise Refused(

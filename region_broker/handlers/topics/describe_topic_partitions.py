@@ -13,6 +13,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.topic_names import name_problem
+from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import (
     TOPIC_DENIED,
     may,
@@ -30,6 +31,7 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 
 async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) -> Fields:
     """Describe the topics named, or all; from the cursor on."""
+    check_count("DescribeTopicPartitions", len(request.topics))
     names = sorted({str(topic.name) for topic in request.topics})
     every = not names
     if every:

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.controller.topic_names import collision, name_problem
+from region_broker.controller.topic_names import name_problem
 from region_broker.handlers.dispatch.authorizing import (
     TOPIC_DENIED,
     cluster_operations,
@@ -194,7 +194,7 @@ async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
     services = ctx.services
     if (
         not (services.leads and services.region.acting)
-        or collision(name, services.metadata.image.topics) is not None
+        or services.metadata.image.colliding_topic(name) is not None
     ):
         return None
     if not may_change(ctx, services.config.default_partition_count, _ALWAYS_STRICT):

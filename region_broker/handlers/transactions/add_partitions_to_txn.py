@@ -5,9 +5,11 @@ brokers (KIP-890 part 1); the node that leads a region verifies in memory, but w
 v5: TRANSACTION_ABORTABLE (KIP-890, KIP-1050).
 Source: KafkaApis.scala `handleAddPartitionsToTxnRequest`, TransactionCoordinator.scala
 `handleVerifyPartitionsInTransaction`.
+INV-APT1 a partition that is named again and again is asked for, and answered, once, as in Kafka; of a request that names more than ADMIN_ITEMS_MAX
+         nothing is asked
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +28,7 @@ from region_broker.handlers.transactions.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorVersions,
 )
+from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.codec.fast_paths.transactions import ADD_KEY, AddRequest, add_answer
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -43,7 +46,8 @@ class _Asked:
     transactional_id: str
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
-    partitions: Sequence[TopicPartition]
+    partitions: Iterable[TopicPartition]
+    """In the order sent, perhaps one of them again and again; gone over once."""
     verify_only: bool = False
 
 
@@ -51,7 +55,7 @@ def begin_add_partitions_to_txn(ctx: RequestContext, request: Any, finish: Finis
     """Let the partitions of one producer join, without a task; False if some may not."""
     if not isinstance(request, AddRequest):
         return False
-    partitions = request.partitions
+    partitions = list(dict.fromkeys(request.partitions))
     for tp in partitions:
         if _refusal(ctx, tp) or not sees(ctx, Operation.WRITE, ResourceType.TOPIC, tp.topic):
             return False
@@ -71,23 +75,32 @@ def begin_add_partitions_to_txn(ctx: RequestContext, request: Any, finish: Finis
 
 async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fields:
     """Let partitions join their transaction, all of them or none; or say whether they are in it."""
+    answer_to = _refused if _count(ctx, request) > ADMIN_ITEMS_MAX else _topics
     yielding = CooperativeYield.of_a_write()
     if ctx.version < _BATCHED_SINCE:
-        return {_UNBATCHED: await _topics(ctx, _unbatched(request), yielding)}
-    return {
-        "error_code": 0,
-        "results_by_transaction": [
-            {
-                "transactional_id": asked.transactional_id,
-                "topic_results": await _topics(ctx, asked, yielding),
-            }
-            for asked in map(_batched, request.transactions)
-        ],
-    }
+        return {_UNBATCHED: await answer_to(ctx, _unbatched(request), yielding)}
+    results: list[Fields] = []
+    for asked in map(_batched, request.transactions):
+        await yielding.row()
+        topics = await answer_to(ctx, asked, yielding)
+        results.append({"transactional_id": asked.transactional_id, "topic_results": topics})
+    return {"error_code": 0, "results_by_transaction": results}
+
+
+def _count(ctx: RequestContext, request: Any) -> int:
+    if isinstance(request, AddRequest):
+        return len(request.partitions)
+    if ctx.version < _BATCHED_SINCE:
+        return sum(len(topic.partitions) for topic in request.v3_and_below_topics)
+    return sum(len(topic.partitions) for each in request.transactions for topic in each.topics)
+
+
+async def _refused(_ctx: RequestContext, asked: _Asked, yielding: CooperativeYield) -> list[Fields]:
+    return await _by_topic(((tp, INVALID_REQUEST) for tp in asked.partitions), yielding)
 
 
 async def _topics(ctx: RequestContext, asked: _Asked, yielding: CooperativeYield) -> list[Fields]:
-    partitions = asked.partitions
+    partitions = await _each_once(asked)
     refused: dict[TopicPartition, int] = {}
     denied = await _denied(ctx, partitions)
     for tp in partitions:
@@ -97,9 +110,10 @@ async def _topics(ctx: RequestContext, asked: _Asked, yielding: CooperativeYield
         elif (error := _refusal(ctx, tp)) != 0:
             refused[tp] = error
     if refused:
-        return _by_topic((tp, refused.get(tp, OPERATION_NOT_ATTEMPTED)) for tp in partitions)
+        errors = ((tp, refused.get(tp, OPERATION_NOT_ATTEMPTED)) for tp in partitions)
+        return await _by_topic(errors, yielding)
     if asked.verify_only:
-        return _by_topic((tp, _verified(ctx, asked, tp)) for tp in partitions)
+        return await _by_topic(((tp, _verified(ctx, asked, tp)) for tp in partitions), yielding)
     verdict = await ctx.services.txn.add_partitions(
         asked.transactional_id,
         asked.producer_id,
@@ -109,7 +123,15 @@ async def _topics(ctx: RequestContext, asked: _Asked, yielding: CooperativeYield
         sender=ctx.sender,
     )
     error_code = ERRORS.error_of(verdict, ctx.version)
-    return _by_topic((tp, error_code) for tp in partitions)
+    return await _by_topic(((tp, error_code) for tp in partitions), yielding)
+
+
+async def _each_once(asked: _Asked) -> Sequence[TopicPartition]:
+    yielding, found = CooperativeYield.of_a_write(), dict[TopicPartition, None]()
+    for tp in asked.partitions:
+        await yielding.row()
+        found[tp] = None
+    return list(found)
 
 
 async def _denied(ctx: RequestContext, partitions: Sequence[TopicPartition]) -> Container[str]:
@@ -152,12 +174,12 @@ def _batched(transaction: Any) -> _Asked:
     )
 
 
-def _partitions(topics: Any) -> Sequence[TopicPartition]:
-    return [
+def _partitions(topics: Any) -> Iterator[TopicPartition]:
+    return (
         TopicPartition(TopicName(topic.name), int(partition))
         for topic in topics
         for partition in topic.partitions
-    ]
+    )
 
 
 def _refusal(ctx: RequestContext, tp: TopicPartition) -> int:
@@ -170,17 +192,33 @@ def _refusal(ctx: RequestContext, tp: TopicPartition) -> int:
     return 0
 
 
-def _by_topic(errors: Iterable[tuple[TopicPartition, int]]) -> list[Fields]:
-    topics: dict[str, list[Fields]] = {}
-    for tp, error_code in errors:
+class _ByTopic(dict[str, list[Fields]]):
+    """The rows of an answer, by topic."""
+
+    def add(self, tp: TopicPartition, error_code: int) -> None:
         row = {"partition_index": tp.partition, "partition_error_code": error_code}
-        topics.setdefault(tp.topic, []).append(row)
-    return [{"name": name, "results_by_partition": rows} for name, rows in topics.items()]
+        self.setdefault(tp.topic, []).append(row)
+
+    def results(self) -> list[Fields]:
+        return [{"name": name, "results_by_partition": rows} for name, rows in self.items()]
+
+
+async def _by_topic(
+    errors: Iterable[tuple[TopicPartition, int]], yielding: CooperativeYield
+) -> list[Fields]:
+    topics = _ByTopic()
+    for tp, error_code in errors:
+        await yielding.row()
+        topics.add(tp, error_code)
+    return topics.results()
 
 
 def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
     if ctx.version < _BATCHED_SINCE:
-        return {_UNBATCHED: _by_topic((tp, error_code) for tp in _unbatched(request).partitions)}
+        topics = _ByTopic()
+        for tp in _unbatched(request).partitions:
+            topics.add(tp, error_code)
+        return {_UNBATCHED: topics.results()}
     return {"error_code": error_code, "results_by_transaction": []}
 
 

@@ -5,6 +5,7 @@ INV-ATA1 it answers only while it takes writes under the leader epoch of the mai
 INV-ATA2 a partition joins a transaction durably before that is answered (B2)
 INV-ATA3 an abort ends what was open when it was ordered, never a later transaction: it is decided by this node's copy, once that holds what
          the order speaks of (`region.transaction_desk`)
+INV-ATA4 a question may name one log for as many batches as a Produce has: it is looked for, and what adds is judged by it, once
 Not here: the questions (`txn_asking`), the verdicts (`txn_coordinator`).
 """
 
@@ -27,6 +28,7 @@ from region_broker.region.cluster.leader_messages import (
 from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused
 from region_broker.region.peers.sessions import Handlers, NodeSession
 from region_broker.region.transaction_desk import OpenAt, TransactionDesk
+from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -85,9 +87,10 @@ class TransactionsAnswered:
 
     def _judged(self, asker: Member, question: SentQuestion) -> list[TxnVerdict]:
         sender = Sender(question.origin, question.connection, question.newest_connection)
+        places = self._places(asker, question)
         verdicts: list[TxnVerdict] = []
         for batch in question.batches:
-            tp = self._tp_of(asker, batch.log)
+            tp = places[batch.log]
             if tp is None:
                 verdicts.append(TxnVerdict.LOADING)
                 continue
@@ -105,21 +108,28 @@ class TransactionsAnswered:
         assert question.transactional_id is not None, "INV-HPA1: what adds names its transaction"
         clients = self._parts.clients
         asked = (question.transactional_id, question.producer_id, question.producer_epoch)
-        places = [self._tp_of(asker, batch.log) for batch in question.batches]
-        missing = [
-            tp
-            for tp in dict.fromkeys(places)
-            if tp is not None and clients.verify(*asked, tp) is not TxnVerdict.OK
-        ]
+        places, yielding = self._places(asker, question), CooperativeYield()
+        missing: list[TopicPartition] = []
+        for tp in places.values():
+            await yielding.row()
+            if tp is not None and clients.verify(*asked, tp) is not TxnVerdict.OK:
+                missing.append(tp)
+        refused: dict[TopicPartition, TxnVerdict] = {}
         if missing:
             verdict = await clients.add_partitions(*asked, missing, implicit=True)
             if verdict is not TxnVerdict.OK:
-                refused = frozenset(missing)
-                return [
-                    TxnVerdict.LOADING if tp is None else verdict if tp in refused else clients.verify(*asked, tp)
-                    for tp in places
-                ]  # fmt: skip
-        return [TxnVerdict.LOADING if tp is None else clients.verify(*asked, tp) for tp in places]
+                refused = dict.fromkeys(missing, verdict)
+        # All in one step: a verdict says what is so when it is told.
+        verdicts = {
+            log: TxnVerdict.LOADING if tp is None else refused.get(tp) or clients.verify(*asked, tp)
+            for log, tp in places.items()
+        }
+        return [verdicts[batch.log] for batch in question.batches]
+
+    def _places(self, asker: Member, question: SentQuestion) -> dict[LedLog, TopicPartition | None]:
+        """Return `_tp_of` each log of a question, which may name one of them for very many batches, looked for once."""
+        logs = dict.fromkeys(batch.log for batch in question.batches)
+        return {log: self._tp_of(asker, log) for log in logs}
 
     def _tp_of(self, asker: Member, log: LedLog) -> TopicPartition | None:
         """Return the partition of a log that the asker leads, None where it does not, or nobody knows it."""

@@ -33,6 +33,7 @@ from region_broker.wire.codec.bounded import (
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths.leaders import Endpoint, endpoints_tags, leader_value
 from region_broker.wire.codec.gathered import AnswerBytes, gathered
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 KEY: Final = 1
 VERSIONS: Final = range(4, 19)
@@ -95,10 +96,12 @@ def _of_entity(version: int, request: Any) -> Pieces[FetchRequest]:
     replica_state = getattr(request, "replica_state", None)
     by_id = version >= _TOPIC_IDS_SINCE
     topics: list[tuple[TopicKey, list[AskedPartition]]] = []
-    done = 0
+    yielding = CooperativeYield(PIECE_ELEMENTS)
     for topic in request.topics:
         asked: list[AskedPartition] = []
         topics.append((topic.topic_id if by_id else topic.topic, asked))
+        if yielding.due():
+            yield
         for item in topic.partitions:
             leader_epoch: LeaderEpoch = getattr(item, "current_leader_epoch", NO_LEADER_EPOCH)
             asked.append(
@@ -106,8 +109,7 @@ def _of_entity(version: int, request: Any) -> Pieces[FetchRequest]:
                     item.partition, leader_epoch, item.fetch_offset, item.partition_max_bytes
                 )
             )
-            done += 1
-            if done % PIECE_ELEMENTS == 0:
+            if yielding.due():
                 yield
     forgotten = [
         (topic.topic_id if by_id else topic.topic, topic.partitions)
@@ -305,6 +307,7 @@ class FetchAnswer(NamedTuple):
 _ROW: Final = struct.Struct(">ihqqq")
 _ROW_WITHOUT_START: Final = struct.Struct(">ihqq")
 _ABORTED: Final = struct.Struct(">qq")
+_ABORTED_TAGGED: Final = struct.Struct(">qqx")  # no tags
 _EPOCH_END: Final = struct.Struct(">iqB")
 _FRONT_OF_ANSWER: Final = struct.Struct(">ihi")
 _I16: Final = struct.Struct(">h")
@@ -319,7 +322,7 @@ def answer(version: int, correlation_id: int, fetched: FetchAnswer) -> AnswerByt
 def pieces_of_answer(
     version: int, correlation_id: int, fetched: FetchAnswer
 ) -> Pieces[AnswerBytes]:
-    """Write header and body of the answer, with a pause after each PIECE_ELEMENTS rows."""
+    """Write header and body of the answer, with a pause after each PIECE_ELEMENTS topics, rows and aborted transactions."""
     flexible = version >= _FLEXIBLE_SINCE
     parts: list[Buffer] = [_I32.pack(correlation_id)]
     if flexible:
@@ -336,11 +339,16 @@ def pieces_of_answer(
         parts.append(_count(flexible, len(rows)))
         for row in rows:
             write_row(parts, version, row)
-            done += 1
-            if done % PIECE_ELEMENTS == 0:
+            done += 1 + len(row.aborted or ())
+            if done >= PIECE_ELEMENTS:
+                done = 0
                 yield
         if flexible:
             parts.append(b"\0")
+        done += 1
+        if done >= PIECE_ELEMENTS:
+            done = 0
+            yield
     if flexible:
         parts.append(endpoints_tags(fetched.endpoints))
     return gathered(parts)
@@ -349,8 +357,8 @@ def pieces_of_answer(
 def _flexible_row(parts: list[Buffer], _version: int, row: FetchedRow) -> None:
     parts.append(_ROW.pack(*row[:5]))
     if row.aborted:
-        rows = [pair + b"\0" for pair in starmap(_ABORTED.pack, row.aborted)]
-        parts += (write_uvarint(len(rows) + 1), *rows, _I32.pack(row.preferred))
+        packed = b"".join(starmap(_ABORTED_TAGGED.pack, row.aborted))
+        parts += (write_uvarint(len(row.aborted) + 1), packed, _I32.pack(row.preferred))
     elif row.preferred != NO_REPLICA:
         parts += (b"\0" if row.aborted is None else b"\1", _I32.pack(row.preferred))
     else:
@@ -377,8 +385,7 @@ def _legacy_row(parts: list[Buffer], version: int, row: FetchedRow) -> None:
     if row.aborted is None:
         parts.append(_NULL)
     else:
-        parts.append(_I32.pack(len(row.aborted)))
-        parts += starmap(_ABORTED.pack, row.aborted)
+        parts += (_I32.pack(len(row.aborted)), b"".join(starmap(_ABORTED.pack, row.aborted)))
     if version >= _RACK_SINCE:
         parts.append(_I32.pack(row.preferred))
     parts += (_I32.pack(len(row.records)), row.records)

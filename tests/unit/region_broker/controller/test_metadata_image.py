@@ -1,5 +1,6 @@
 """The metadata image: what is derived from it goes with it, and how many partitions of a topic a mirror copies early."""
 
+from collections.abc import Iterator
 from uuid import UUID
 
 import msgspec
@@ -31,6 +32,30 @@ def test_a_topic_is_found_by_id_in_the_image_that_has_it_and_in_no_other() -> No
     asked, fresh = before, MetadataImage(version=1, cluster_id="c", topics={"a": topic("a", 1)})
     assert asked == fresh
     assert msgspec.json.encode(asked) == msgspec.json.encode(fresh)
+
+
+class LookedThrough(dict[str, TopicImage]):
+    """Counts how often all topics are gone over."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.times += 1
+        return super().__iter__()
+
+    def __reversed__(self) -> Iterator[str]:
+        self.times += 1
+        return super().__reversed__()
+
+
+def test_INV_HW2_topics_that_names_of_metrics_cannot_tell_apart_are_found_in_one_look_over_all() -> None:  # fmt: skip
+    topics = LookedThrough({name: topic(name, at) for at, name in enumerate(("a.b", "a_b", "c"))})
+    image = MetadataImage(version=1, cluster_id="c", topics=topics)
+    for _ in range(100):
+        assert [image.colliding_topic(name) for name in ("a.b", "a_b", "c", "c.d", "")] == ["a.b", "a.b", "c", None, None]  # fmt: skip
+    assert topics.times == 1
+    later = msgspec.structs.replace(image, topics={"c.d": topic("c.d", 5)})
+    assert [later.colliding_topic(name) for name in ("a_b", "c_d")] == [None, "c.d"]
 
 
 A = UUID(int=1)

@@ -4,27 +4,51 @@ import asyncio
 import struct
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from idempotency.ledger_records import TxnStatus
+from idempotency.pieces import drained
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.dispatcher import Dispatcher
+from region_broker.handlers.dispatch.registry import ApiTable
+from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups import consumer_group_heartbeat, offset_fetch
 from region_broker.handlers.groups.names import topic_names
+from region_broker.handlers.topics import config_resources
+from region_broker.handlers.topics.config_resources import answer_resources, asks_for_nodes
 from region_broker.handlers.topics.describe_configs import handle_describe_configs
+from region_broker.handlers.topics.describe_topic_partitions import handle_describe_topic_partitions
 from region_broker.handlers.transactions import list_transactions
-from region_broker.limits import ELEMENTS_AT_ONCE_MAX
+from region_broker.limits import (
+    ADMIN_ITEMS_MAX,
+    ELEMENTS_AT_ONCE_MAX,
+    FETCH_PARTITION_COUNT_MAX,
+    YIELD_ROWS,
+)
 from region_broker.security.access import Operation, ResourceType
 from region_broker.security.authorizer import AclAuthorizer
 from region_broker.security.identity import Identity
-from tests.fixtures.judged_apis import Judged, acl, judged_apis
+from region_broker.wire.codec.entities import request_schema
+from region_broker.wire.codec.requests import request_pieces
+from region_broker.wire.headers import read_header
+from region_broker.wire.server import CloseConnection
+from tests.fixtures.cluster_images import in_sync
+from tests.fixtures.judged_apis import Judged, acl, error_codes, judged_apis
+from tests.fixtures.kafka_port import frame_of
+from tests.fixtures.nodes_seen import SeenRegion
+from tests.fixtures.played_spread import spread_over
 from tests.unit.region_broker.handlers.kafka_acl_table import MEMBER, PRODUCER, batch
+from tests.unit.region_broker.handlers.test_led_apart import SeenMetadata
 
 COUNT = 5_000
 OF_THE_WHOLE = 2
@@ -110,7 +134,8 @@ async def test_INV_HAZ7_so_it_is_where_no_partition_of_them_is_named(judged: Jud
     assert authorizer.most <= ELEMENTS_AT_ONCE_MAX + OF_THE_WHOLE
 
 
-async def test_INV_HAZ7_who_else_asks_is_served_while_too_many_resources_are_refused() -> None:
+async def turns_of(work: Awaitable[Any]) -> tuple[Any, int]:
+    """Return what some work returns, and how often others had their turn meanwhile."""
     turns = 0
 
     async def turning() -> None:
@@ -119,15 +144,169 @@ async def test_INV_HAZ7_who_else_asks_is_served_while_too_many_resources_are_ref
             await asyncio.sleep(0)
             turns += 1
 
-    resource = SimpleNamespace(resource_type=2, resource_name="t")
     async with asyncio.TaskGroup() as tasks:
         others = tasks.create_task(turning())
-        request = SimpleNamespace(resources=[resource] * 50_000)
-        answer = await handle_describe_configs(cast("Any", None), request)
+        done = await work
         others.cancel()
+    return done, turns
+
+
+async def test_INV_HAZ7_who_else_asks_is_served_while_too_many_resources_are_refused() -> None:
+    resource = SimpleNamespace(resource_type=2, resource_name="t")
+    request = SimpleNamespace(resources=[resource] * 50_000)
+    answer, turns = await turns_of(handle_describe_configs(cast("Any", None), request))
     assert isinstance(answer, dict)
     assert len(answer["results"]) == 50_000
     assert turns >= 50_000 // ELEMENTS_AT_ONCE_MAX
+
+
+class NotLookedAt(list[Any]):
+    """As many things as requests may name: how many there are is all that may be asked."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("looked at")
+
+
+async def test_INV_HW2_topics_to_be_described_are_counted_before_they_are_looked_at() -> None:
+    request = SimpleNamespace(topics=NotLookedAt([None] * (ADMIN_ITEMS_MAX + 1)), cursor=None)
+    with pytest.raises(CloseConnection, match="more than 20000"):
+        await handle_describe_topic_partitions(cast("Any", None), request)
+
+
+async def test_INV_HW2_resources_to_be_altered_are_counted_before_they_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert asks_for_nodes(SimpleNamespace(resources=NotLookedAt([None] * (ADMIN_ITEMS_MAX + 1))))
+    monkeypatch.setattr(config_resources, "Counter", None)
+    resource = SimpleNamespace(resource_type=2, resource_name="t", configs=())
+    request = SimpleNamespace(resources=[resource] * 50_000)
+    answer, turns = await turns_of(answer_resources(cast("Any", None), request, cast("Any", None)))
+    assert {row["error_code"] for row in answer["responses"]} == {ErrorCode.invalid_request}
+    assert len(answer["responses"]) == 50_000
+    assert turns >= 50_000 // YIELD_ROWS - 1
+
+
+async def test_INV_HW2_resources_to_be_altered_are_compared_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of what is read at once are compared in one step: it holds its connection's order."""
+    for count, expected in ((ELEMENTS_AT_ONCE_MAX - 1, 0), (10 * ELEMENTS_AT_ONCE_MAX, 40)):
+        reached = list[int]()
+
+        def counted_now(names: list[Any], reached: list[int] = reached) -> Any:
+            reached.append(len(names))
+            raise InterruptedError
+
+        monkeypatch.setattr(config_resources, "Counter", counted_now)
+        resource = SimpleNamespace(resource_type=2, resource_name="t", configs=())
+
+        async def interrupted(count: int = count, resource: Any = resource) -> None:
+            request = SimpleNamespace(resources=[resource] * count)
+            with pytest.raises(InterruptedError):
+                await answer_resources(cast("Any", None), request, cast("Any", None))
+
+        _, turns = await turns_of(interrupted())
+        assert reached == [count]
+        assert turns >= expected
+
+
+async def test_INV_HAZ7_so_it_is_where_a_produce_may_be_written_to_all_of_them(
+    judged: Judged,
+) -> None:
+    """It needs no task then: whether it may be written was asked of all its topics before any of them was looked at."""
+    judged.give(acl(ResourceType.TOPIC, Operation.WRITE))
+    few = NAMES[: ELEMENTS_AT_ONCE_MAX // 3]
+    topics = [{"name": name, "partition_data": [{"index": 0, "records": batch()}]} for name in few]
+    authorizer = await counted(judged, 0, 9, {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics})  # fmt: skip
+    assert authorizer.asked >= len(few)
+    assert authorizer.most <= YIELD_ROWS + OF_THE_WHOLE
+
+
+async def test_INV_HAZ7_so_it_is_at_a_node_that_does_not_lead_them(judged: Judged) -> None:
+    """Leaders are spread there: whom the answer names goes by what may be seen, each topic judged once."""
+    seen = SeenRegion(2, spread_over(in_sync(), judged.services.metadata.image.topics["orders"].topic_id))  # fmt: skip
+    judged.services.region_nodes, judged.services.leader_wait_s = seen.view, 0.0
+    judged.services.metadata = SeenMetadata(judged.wire, seen)
+    judged.wire.region.node_id = 2
+    topics = [{"name": name, "partition_data": [{"index": 0, "records": batch()}]} for name in [*NAMES, *NAMES]]  # fmt: skip
+    authorizer = None
+    for version, count in ((9, 0), (10, COUNT)):  # v9 names nobody
+        authorizer = await counted(judged, 0, version, {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics})  # fmt: skip
+        assert authorizer.asked == count
+    assert authorizer is not None
+    assert authorizer.most <= YIELD_ROWS
+    assert judged.told == [], "nobody is told: nothing was asked of this node"
+
+
+PARTED: dict[int, tuple[int, dict[str, Any]]] = {
+    0: (10, {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": [
+        {"name": name, "partition_data": [{"index": 0, "records": b""}]} for name in NAMES]}),
+    1: (11, {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "forgotten_topics_data": [], "topics": [
+        {"topic": name, "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]} for name in NAMES]}),
+    2: (6, {"replica_id": -1, "isolation_level": 0, "topics": [
+        {"name": name, "partitions": [{"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}]} for name in NAMES]}),
+    23: (4, {"replica_id": -1, "topics": [
+        {"topic": name, "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 1}]} for name in NAMES]}),
+    43: (2, {"timeout": 1, "election_type": 0, "topic_partitions": [{"topic": name, "partitions": (0,)} for name in NAMES]}),
+    45: (0, {"timeout": 1, "topics": [{"name": name, "partitions": [{"partition_index": 0, "replicas": (1,)}]} for name in NAMES]}),
+}  # fmt: skip
+"""By API, a request for a partition of each of COUNT topics."""
+
+
+def request_of(key: int, version: int, values: dict[str, Any]) -> Any:
+    """Return a request as a handler gets it."""
+    frame = memoryview(frame_of(key, version, values))
+    body_start = read_header(frame, flexible=request_schema(key, version).flexible).body_start
+    return drained(request_pieces(key, version, frame[body_start:]))
+
+
+@pytest.mark.parametrize("key", [key for key, api in all_apis().by_key.items() if api.not_here])
+async def test_INV_HW2_who_else_asks_is_served_while_a_node_that_does_not_lead_says_who_does(
+    judged: Judged, key: int
+) -> None:
+    version, values = PARTED[key]
+    not_here = all_apis().by_key[key].not_here
+    assert not_here is not None
+    ctx = RequestContext(judged.services, 1, key, version, 77)
+    _, turns = await turns_of(not_here(ctx, request_of(key, version, values), 6))
+    assert turns >= COUNT // YIELD_ROWS
+
+
+@pytest.mark.parametrize("count", [1, COUNT])
+async def test_INV_HW2_one_error_for_all_that_a_large_request_names_is_said_in_a_thread(
+    judged: Judged, count: int
+) -> None:
+    """By who may not ask, by a node that does not lead, and of a version that is not served."""
+    commit = all_apis().by_key[8]
+    on_error, ran_in = commit.on_error, list[bool]()
+    assert on_error is not None
+
+    def noted(*asked: Any) -> Any:
+        ran_in.append(threading.current_thread() is threading.main_thread())
+        return on_error(*asked)
+
+    table = ApiTable.of(replace(commit, on_error=noted, versions=range(2, 9)))
+    judged.dispatcher = Dispatcher(judged.services, table)
+    topics = [{"name": name, "partitions": [PART]} for name in NAMES[:count]]
+    asked = {**MEMBER, "topics": topics}
+    judged.give(acl(ResourceType.GROUP, Operation.DESCRIBE, name="another"))
+    assert error_codes(await judged.ask(8, 8, asked)) == {30}
+    judged.services.region_nodes, judged.services.leader_wait_s = SeenRegion(2).view, 0.0
+    judged.wire.region.node_id = 2
+    assert error_codes(await judged.ask(8, 8, asked)) == {16}
+    assert error_codes(await judged.ask(8, 9, asked)) == {35}
+    assert ran_in == 3 * [count == 1]
+
+
+async def test_a_node_that_does_not_lead_takes_no_larger_fetch_than_one_that_does(judged: Judged) -> None:  # fmt: skip
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}
+    seen = SeenRegion(2)
+    judged.services.region_nodes, judged.services.leader_wait_s = seen.view, 0.0
+    judged.wire.region.node_id = 2
+    for count, expected in ((FETCH_PARTITION_COUNT_MAX, {6}), (FETCH_PARTITION_COUNT_MAX + 1, {42})):  # fmt: skip
+        topics = [{"topic": "orders", "partitions": [partition] * count}]
+        answer = await judged.ask(1, 11, {"max_wait": 0, "min_bytes": 1, "max_bytes": 1, "forgotten_topics_data": [], "topics": topics})  # fmt: skip
+        assert error_codes(answer) == expected
 
 
 async def test_INV_HAZ7_a_list_of_many_things_is_judged_a_few_at_a_time(judged: Judged) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,9 +23,9 @@ from region_broker.handlers.dispatch.led_apart import AskedBatch, OpenHere, Ques
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.ledgers.marker_ends import MarkerEnds
 from region_broker.records.batches import Origin
-from region_broker.region.cluster import marker_taking
+from region_broker.region.cluster import marker_taking, txn_answering
 from region_broker.region.cluster.leader_lines import LeaderLines
-from region_broker.region.cluster.leader_messages import WriteMarkers, WrittenMarkers
+from region_broker.region.cluster.leader_messages import WriteMarkers, WrittenMarkers, leads_apart
 from region_broker.region.cluster.marker_sending import MarkerSending, SendingParts
 from region_broker.region.cluster.marker_taking import MarkerTaking, TakingParts
 from region_broker.region.cluster.txn_answering import AnsweringParts, TransactionsAnswered
@@ -210,6 +211,37 @@ async def test_C27_a_TV1_batch_is_in_its_transaction_or_it_is_not() -> None:
         stranger = (ProducerId(77), ProducerEpoch(0))
         asked = some.question(stranger, adds=False)
         assert await some.two.asked.verify(asked) == [TxnVerdict.UNKNOWN_PRODUCER_MAPPING]
+
+
+@pytest.mark.parametrize("adds", [True, False])
+async def test_INV_ATA4_a_partition_of_very_many_batches_is_looked_for_once(
+    monkeypatch: pytest.MonkeyPatch, adds: bool
+) -> None:
+    async with spread() as some:
+        pair = await some.begun()
+        if not adds:
+            await some.joined(pair, some.at_two)
+        looked = verified = 0
+        verify = some.one.txn.clients.verify
+
+        def looking(*asked: Any) -> bool:
+            nonlocal looked
+            looked += 1
+            return leads_apart(*asked)
+
+        def verifying(*asked: Any) -> TxnVerdict:
+            nonlocal verified
+            verified += 1
+            return verify(*asked)
+
+        monkeypatch.setattr(txn_answering, "leads_apart", looking)
+        monkeypatch.setattr(some.one.txn.clients, "verify", verifying)
+        one = some.question(pair, adds=adds)
+        batches = tuple(one.batches[0]._replace(base_sequence=SequenceNumber(at)) for at in range(500))  # fmt: skip
+        assert await some.two.asked.verify(one._replace(batches=batches)) == [OK] * 500
+        assert looked == 1
+        # What adds is judged by partition; each other batch says where it stands in its connection's order.
+        assert verified == (2 if adds else 500)
 
 
 async def test_INV_AVT3_what_was_asked_in_one_turn_is_one_message_in_order() -> None:
