@@ -438,6 +438,7 @@ class TransactionalProducer:
         """Obtain a producer id and learn the region epoch it belongs to."""
         self._usable = False
         for _ in range(ATTEMPT_COUNT_MAX):
+            self._retire()  # also one whose transaction was cancelled: no error has condemned it
             before = await self._verdicts.region_epoch()
             if before is not None:
                 self._asked_under.add(before)
