@@ -240,6 +240,7 @@ async def _row(
         "state": record.status.name.lower(),
         "producer_id": record.producer_id,
         "producer_epoch": record.producer_epoch,
+        "last_producer_epoch": record.last_producer_epoch,
         "partitions": partitions,
         "timeout_ms": record.timeout_ms,
         "started_ms": record.start_ms,

@@ -330,7 +330,7 @@ class Ledger:
         return [
             SimpleNamespace(
                 transactional_id=name, status=status, producer_id=4, producer_epoch=2,
-                partitions=(TopicPartition(TopicName("orders"), 3),), timeout_ms=60_000, start_ms=5,
+                last_producer_epoch=1, partitions=(TopicPartition(TopicName("orders"), 3),), timeout_ms=60_000, start_ms=5,
                 last_update_ms=7, region_epoch=OLD,
             )
             for name, status in (("a", TxnStatus.ONGOING), ("b", TxnStatus.COMPLETE_COMMIT))
@@ -379,6 +379,7 @@ async def test_transactions_route(served: tuple[Bench, ClientSession]) -> None:
     status, body = await get(http, "/v1/transactions?transactional_id=a")
     (row,) = body["transactions"]
     assert (row["state"], row["partitions"]) == ("ongoing", ["orders-3"])
+    assert (row["producer_epoch"], row["last_producer_epoch"]) == (2, 1)
     bench.standing.acting = False
     for path in ("/v1/transactions", "/v1/verdict?topic=orders&partition=0&offset=0"):
         status, body = await get(http, path)
