@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from idempotency.identity import LeaderEpoch, RegionEpoch
-from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Clock
 from txn_coordinator.ports import IdBlocks, IdsUnavailable, MarkerChannel, TransactionLog
 from txn_coordinator.serving.administration import TransactionAdministration
@@ -26,7 +25,6 @@ from txn_coordinator.serving.ledger_rounds import LedgerRounds
 from txn_coordinator.serving.loaded_shards import LoadedShards
 from txn_coordinator.serving.loading import Loading
 from txn_coordinator.settings import TxnSettings
-from txn_coordinator.verdicts import TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -159,11 +157,6 @@ class TransactionCoordinator:
     def open_transactions(self) -> int:
         """Number of transactions begun and not decided."""
         return sum(shard.view.ongoing_count for shard in self._shards)
-
-    def transactions(self) -> list[TransactionRecord]:
-        """Return the current value of every transactional id, orphans left out; none if not served."""
-        found = self.admin.listing()
-        return [] if isinstance(found, TxnVerdict) else found
 
     # ---- time-outs
 

@@ -3,6 +3,7 @@
 INV-TC1  at most one transition of an entry is pending (C14)
 INV-TC10  a producer id is of one transactional id, and is found by it as long as that one has it
 INV-TC15  whether a transaction has a partition is looked up, not searched: it may have tens of thousands, and be asked for all of them
+INV-TC16  how many ids are in which state is kept, not counted when it is asked for: there may be tens of thousands
 INV-TC13  what is open, or decided and not complete, is not forgotten; the index of open ones holds those and no others
 `record` is what the ledger holds below the high watermark, except COMPLETE_*, which is applied when appended (see
 `progress.Progress`).
@@ -84,6 +85,8 @@ class TransactionTable:
         self._ongoing: dict[str, Entry] = {}
         self.partition_count = 0
         """Of all transactions that are open, or decided and not complete."""
+        self.status_counts = dict.fromkeys(TxnStatus, 0)
+        """Transactional ids that clients may know of, by state (INV-TC16)."""
 
     # ---- reading
 
@@ -138,6 +141,8 @@ class TransactionTable:
             assert owner == name, f"INV-TC10: {record.producer_id} of {owner!r} and of {name!r}"
             self._by_producer_id[record.producer_id] = name
         self.partition_count += len(record.partitions) - len(entry.record.partitions)
+        self._count(entry.record, -1)
+        self._count(record, 1)
         entry.record = record
         if record.status is TxnStatus.ONGOING:
             self._ongoing[name] = entry
@@ -150,8 +155,13 @@ class TransactionTable:
         assert self.is_in(entry), f"INV-TC13: {name!r} is forgotten twice"
         self._ongoing.pop(name, None)
         self._unindex(entry.record)
+        self._count(entry.record, -1)
         self.partition_count -= len(entry.record.partitions)
         del self.entries[name]
+
+    def _count(self, record: TransactionRecord, by: int) -> None:
+        if tr.is_visible(record):
+            self.status_counts[record.status] += by
 
     def _unindex(self, record: TransactionRecord) -> None:
         if self._by_producer_id.get(record.producer_id) == record.transactional_id:

@@ -17,7 +17,7 @@ from idempotency.identity import (
 from idempotency.ledger_records import TxnStatus
 from idempotency.partition_state import OpenTxn
 from tests.fixtures.coordinator import LEADER_EPOCH, MemoryLedger, MemoryMarkers, record, tp
-from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
+from tests.fixtures.coordinator_driver import OK, Fixture, begin, listed, running, turns
 from txn_coordinator.ports import LedgerPosition, MarkerOrder, MarkerResult
 from txn_coordinator.serving.adoption import orphans_of
 from txn_coordinator.serving.marker_orders import MARKERS_AT_ONCE_MAX, MarkerQueue, MarkerWave
@@ -188,7 +188,7 @@ async def test_INV_TTU1_ids_that_are_idle_are_forgotten_so_many_a_turn() -> None
         ledger.calls.clear()
         fixture.clock.advance(8 * 24 * 3_600_000)
         await turns()
-        assert txn.transactions() == []
+        assert listed(txn) == []
     assert ledger.calls == [100, 100, 50]
 
 
@@ -205,7 +205,7 @@ async def test_INV_TTU1_a_load_sends_what_is_owed_so_many_a_turn() -> None:
     markers.calls.clear()
     async with running(fixture) as txn:
         await turns()
-        assert all(record.status.name == "COMPLETE_COMMIT" for record in txn.transactions())
+        assert all(record.status.name == "COMPLETE_COMMIT" for record in listed(txn))
     assert max(markers.calls) <= TURN_COST
     assert sum(markers.calls) == MANY
 

@@ -324,9 +324,18 @@ async def test_a_region_that_does_not_act_says_who_does() -> None:
 
 
 class Ledger:
-    """A coordinator with two transactional ids."""
+    """A coordinator with two transactional ids, in the region of `bench`."""
 
-    def transactions(self) -> Sequence[Any]:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def describe(self, transactional_id: str) -> Any:
+        return next(
+            (each for each in self.listing() if each.transactional_id == transactional_id), None
+        )
+
+    def listing(self) -> Sequence[Any]:
+        self._bench.service.check_acting()
         return [
             SimpleNamespace(
                 transactional_id=name, status=status, producer_id=4, producer_epoch=2,
@@ -341,7 +350,7 @@ class Ledger:
 async def served() -> AsyncIterator[tuple[Bench, ClientSession]]:
     bench = Bench()
     app = web.Application()
-    add_transaction_routes(app, bench.service, Ledger(), lambda: 1_000)
+    add_transaction_routes(app, bench.service, Ledger(bench), lambda: 1_000)
     server = HttpServer(app)
     host, port = await server.start("127.0.0.1", 0)
     async with ClientSession(f"http://{host}:{port}") as http:
