@@ -11,7 +11,7 @@ INV-TC13  what is open, or decided and not complete, is not forgotten; the index
 Not here: where the values come from (`replay`, `progress`), what a driver may ask (`view`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,8 +37,8 @@ class Entry:
     pending: TransactionRecord | None = None
     answers: list[Answer] = field(default_factory=list)
     """Answers to give once `pending` is durable."""
-    parked: list[Request] = field(default_factory=list)
-    """Requests that arrived while something was under way, in order of arrival."""
+    parked: dict[int, Request] = field(default_factory=dict)
+    """Requests that arrived while something was under way, by request id, in order of arrival."""
     fanout: MarkerFanout | None = None
     decision: DecisionId | None = None
     """Of the current or the last decided transaction."""
@@ -67,11 +67,16 @@ class Entry:
 
     def unpark(self, request_id: int) -> bool:
         """Forget a parked request; return whether it was parked."""
-        for index, request in enumerate(self.parked):
-            if request.request_id == request_id:
-                del self.parked[index]
-                return True
-        return False
+        return self.parked.pop(request_id, None) is not None
+
+    def take_parked(self) -> list[Request]:
+        """Return the requests that wait, in their order; none waits any more."""
+        waiting, self.parked = list(self.parked.values()), {}
+        return waiting
+
+    def keep_parked(self, requests: Iterable[Request]) -> None:
+        """Let requests that were taken wait on, behind those that wait already."""
+        self.parked.update((request.request_id, request) for request in requests)
 
 
 class TransactionTable:
