@@ -236,6 +236,9 @@ class Node:
             ),
             markers=self._markers,
             id_blocks=DrawnIdBlocks(self._ports.chance, self.config.own.ordinal),
+            transactional_id_blocks=DrawnIdBlocks(
+                self._ports.chance, self.config.own.ordinal, transactional=True
+            ),
             clock=clock,
         )
         self.transactions.admission.no_room = lambda: partitions.room.refusal
