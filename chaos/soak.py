@@ -48,7 +48,7 @@ from chaos.soak_stage import PATIENCE_S, REGIONS, SoakStage
 from region_broker.workbench import stage
 from region_broker.workbench.audit import Entry, audit
 from region_broker.workbench.dataset import Transfer
-from region_broker.workbench.node_http import request
+from region_broker.workbench.node_http import ApiError, request
 from region_broker.workbench.workload import (
     ACCOUNT_PARTITIONS,
     ACCOUNTS_TOPIC,
@@ -181,8 +181,13 @@ class Soak(SoakStage):
         return len(self.anomalies) == anomalies
 
     def _open(self, primary: str) -> list[str]:
-        """Return the transactions that are not over."""
-        answer = request(self.cluster.place(primary).http, "GET", "/v1/transactions")
+        """Return the transactions that are not over, or why nobody can say."""
+        try:
+            answer = request(self.cluster.place(primary).http, "GET", "/v1/transactions")
+        except ApiError as error:
+            if error.code != "no-coordinator":
+                raise
+            return [str(error)]
         return [
             f"{each['transactional_id']}: {each['state']}"
             for each in answer["transactions"]

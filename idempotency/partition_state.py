@@ -6,7 +6,8 @@ INV-S2  `judge` and `judge_marker` change nothing and await nothing: judge, writ
         step of the event loop (C7).
 INV-S3  A duplicate is answered from the window with the offset it got first (C2).
 INV-S4  A batch never joins a transaction of another producer epoch (B9, P2).
-INV-S6  No batch outside transactions takes the place of one of a producer that writes in them: who reads a log knows its ids and sequences
+INV-S6  No batch outside transactions takes the place of one of a producer that writes in them, nor stands in the way of its first one: who
+        reads a log knows its ids and sequences, and who was given an id knows those beside it (INV-I4)
 INV-S5  A decision is carried out at most once per partition (T6).
 
 Verdicts follow Kafka's order: duplicate, producer epoch, sequence, transaction state (P10).
@@ -27,6 +28,7 @@ from idempotency.identity import (
     SequenceNumber,
 )
 from idempotency.pieces import Pieces, drained
+from idempotency.producer_ids import is_of_transactions
 from idempotency.producer_state import AcceptedGap, ProducerEntry, ProducerTable
 from idempotency.record_batch import CONTROL_BIT, BatchHeader, ControlType, MarkerFacts
 from idempotency.sequence import is_ahead
@@ -169,6 +171,8 @@ class PartitionState:
                 detail=f"first sequence {header.base_sequence} of producer {header.producer_id}, "
                 "which has no state here: transactions v2 start at 0",
             )
+        if not header.is_transactional and is_of_transactions(header.producer_id):
+            return _outside_of_transactions(header.producer_id)
         return self._judge_reordered(header)
 
     def _judge_known(self, entry: ProducerEntry, header: BatchHeader) -> Judgement:
@@ -176,10 +180,7 @@ class PartitionState:
         if header.producer_epoch < entry.producer_epoch:
             return _stale_epoch(header.producer_epoch, entry)
         if not header.is_transactional and entry.ended_transactions:
-            return Judgement(
-                Verdict.INVALID_TXN_STATE,
-                detail=f"producer {entry.producer_id} writes in transactions, and this batch is in none",
-            )
+            return _outside_of_transactions(entry.producer_id)
         expected = SequenceNumber(0)
         if header.producer_epoch == entry.producer_epoch:
             original = entry.window.find(first, header.last_sequence)
@@ -433,6 +434,13 @@ def _may_join(entry: ProducerEntry, header: BatchHeader) -> bool:
     # B9: data of a newer epoch while an older transaction is open would get the older one's outcome.
     # Readers tell transactions of a producer apart by markers only, so it has to wait for one.
     return header.is_transactional and header.producer_epoch == entry.producer_epoch
+
+
+def _outside_of_transactions(producer_id: ProducerId) -> Judgement:
+    return Judgement(
+        Verdict.INVALID_TXN_STATE,
+        detail=f"producer {producer_id} writes in transactions, and this batch is in none",
+    )
 
 
 def _duplicate(entry: ProducerEntry, header: BatchHeader, original: SentBatch) -> Judgement:

@@ -5,6 +5,8 @@ INV-I1  Bits 60..62 of a producer id are the ordinal of the region that gave it 
 INV-I2  Block `index` of a region is a pure function: two blocks of other indexes share no id.
 INV-I3  Indexes are drawn in stretches of `STRETCH_BLOCKS`, from anywhere in the region's range: what a folder remembers
         of earlier ones counts for nothing, because the folder may be lost, or an older copy.
+INV-I4  Ids of transactional producers lie above all others of their region: an id says by itself whether its producer
+        writes in transactions, before anybody has heard of it (INV-S6). Those that older versions gave out say nothing.
 
 Not here: drawing (`region_broker.ledgers.id_blocks`).
 """
@@ -22,8 +24,13 @@ _PER_REGION: Final = 1 << _ORDINAL_SHIFT
 BLOCK_IDS_DEFAULT: Final = 1000
 STRETCH_BLOCKS: Final = 16
 STRETCH_BITS: Final = 46
+TRANSACTIONAL_STRETCH_BITS: Final = 40
+TRANSACTIONAL_BLOCKS_FROM: Final = STRETCH_BLOCKS << STRETCH_BITS
+_TRANSACTIONAL_FROM: Final = TRANSACTIONAL_BLOCKS_FROM * BLOCK_IDS_DEFAULT
 # A stretch that left its region's range would hand out ids of the next ordinal (INV-I1).
-assert (STRETCH_BLOCKS << STRETCH_BITS) * BLOCK_IDS_DEFAULT <= _PER_REGION
+assert (
+    TRANSACTIONAL_BLOCKS_FROM + (STRETCH_BLOCKS << TRANSACTIONAL_STRETCH_BITS)
+) * BLOCK_IDS_DEFAULT <= _PER_REGION
 
 
 class ProducerIdsExhausted(RuntimeError):
@@ -45,6 +52,11 @@ class ProducerIdBlock:
     def __iter__(self) -> Iterator[ProducerId]:
         """Yield each id of the block."""
         return (ProducerId(number) for number in range(self.first, self.end))
+
+
+def is_of_transactions(producer_id: ProducerId) -> bool:
+    """Return whether an id was given to a transactional producer; one that an older version gave is not known by it (INV-I4)."""
+    return producer_id & (_PER_REGION - 1) >= _TRANSACTIONAL_FROM
 
 
 def block_for(region_ordinal: int, index: int, size: int = BLOCK_IDS_DEFAULT) -> ProducerIdBlock:

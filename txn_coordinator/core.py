@@ -2,6 +2,8 @@
 
 INV-TC5  a request that meets a transition under way, or the next transaction's request that meets markers
          under way, waits here in order of arrival; it is not sent away to back off (P5)
+INV-TC18  a request that begins a transition leaves those behind it as they wait: none is looked at again before that one is durable, as
+         each of N would begin one, and look at all the others
 INV-TC6  pending and PREPARE_* are looked at before producer ids and epochs: over an overflow the
          client may already use the pair that is not in force yet (P6, C26)
 No clock, no I/O: `now_ms` is monotonic, `wall_ms` only goes into records.
@@ -138,19 +140,27 @@ class TxnCoordinatorCore:
     # ---- what waited
 
     def _drain(self, entry: Entry) -> None:
-        """Serve parked requests in order until one starts something again."""
-        waiting, entry.parked = entry.parked, []
+        """Serve parked requests in order until one starts something again (INV-TC18)."""
+        waiting = entry.take_parked()
         index = 0
-        while index < len(waiting):
-            request = waiting[index]
-            can_join = self._table.is_in(entry) and not entry.is_busy
-            if isinstance(request, ev.AddPartitionsReceived) and can_join:
-                run = _leading_joins(waiting, index)
-                self._joins.serve_together(entry, run)
-                index += len(run)
-            else:
-                self._handlers[type(request)](request)
-                index += 1
+        while index < len(waiting) and entry.pending is None:
+            index += self._serve_parked(entry, waiting, index)
+        entry.keep_parked(waiting[index:])
+
+    def _serve_parked(self, entry: Entry, waiting: list[ev.Request], index: int) -> int:
+        """Serve the request at `index`, with a run of joins those behind it; return how many."""
+        request = waiting[index]
+        if self._table.is_in(entry) and entry.is_busy:
+            # Only an EndTxn may have an answer while markers are written: the decision is there.
+            if not isinstance(request, ev.EndTxnReceived):
+                entry.keep_parked((request,))
+                return 1
+        elif self._table.is_in(entry) and isinstance(request, ev.AddPartitionsReceived):
+            run = _leading_joins(waiting, index)
+            self._joins.serve_together(entry, run)
+            return len(run)
+        self._handlers[type(request)](request)
+        return 1
 
 
 def _leading_joins(waiting: list[ev.Request], start: int) -> list[ev.AddPartitionsReceived]:

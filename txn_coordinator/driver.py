@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from idempotency.identity import LeaderEpoch, RegionEpoch
-from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Clock
 from txn_coordinator.ports import IdBlocks, IdsUnavailable, MarkerChannel, TransactionLog
 from txn_coordinator.serving.administration import TransactionAdministration
@@ -26,7 +25,6 @@ from txn_coordinator.serving.ledger_rounds import LedgerRounds
 from txn_coordinator.serving.loaded_shards import LoadedShards
 from txn_coordinator.serving.loading import Loading
 from txn_coordinator.settings import TxnSettings
-from txn_coordinator.verdicts import TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -34,25 +32,37 @@ _LOG: Final = logging.getLogger(__name__)
 class TransactionCoordinator:
     """Serves transactional ids of all ledger shards while this region acts."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- keyword-only, one for each port
         self,
         *,
         ledger: TransactionLog,
         markers: MarkerChannel,
         id_blocks: IdBlocks,
+        transactional_id_blocks: IdBlocks | None = None,
         clock: Clock,
         settings: TxnSettings | None = None,
         domain_check: DomainCheck | None = None,
     ) -> None:
-        """Start resigned; nothing is read before `load` or `adopt`."""
+        """Start resigned; nothing is read before `load` or `adopt`.
+
+        `transactional_id_blocks`: where the ids of transactional producers come from, if not from where all do (INV-I4).
+        """
         self._clock = clock
         self._settings = settings = settings or TxnSettings()
         self._group: asyncio.TaskGroup | None = None
         self._running = asyncio.Event()
         self._shards = shards = LoadedShards()
         ids = IdStock(id_blocks)
+        of_transactions = (
+            ids if transactional_id_blocks is None else IdStock(transactional_id_blocks)
+        )
         self._loading = Loading(
-            shards, ledger=ledger, markers=markers, ids=ids, clock=clock, settings=settings
+            shards,
+            ledger=ledger,
+            markers=markers,
+            ids=of_transactions,
+            clock=clock,
+            settings=settings,
         )
         self.admission = Admission(clock, lambda: settings.id_count_max)
         """What keeps clients from taking without end."""
@@ -159,11 +169,6 @@ class TransactionCoordinator:
     def open_transactions(self) -> int:
         """Number of transactions begun and not decided."""
         return sum(shard.view.ongoing_count for shard in self._shards)
-
-    def transactions(self) -> list[TransactionRecord]:
-        """Return the current value of every transactional id, orphans left out; none if not served."""
-        found = self.admin.listing()
-        return [] if isinstance(found, TxnVerdict) else found
 
     # ---- time-outs
 

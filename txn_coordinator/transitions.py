@@ -49,6 +49,12 @@ def orphan_id(producer_id: ProducerId) -> str:
     return f"{ORPHAN_PREFIX}{producer_id}"
 
 
+def is_visible(record: TransactionRecord) -> bool:
+    """Return whether a client may know of the entry: it has a producer id, and is not being forgotten."""
+    named = not record.transactional_id.startswith(ORPHAN_PREFIX)
+    return named and record.producer_id >= 0 and record.status is not TxnStatus.DEAD
+
+
 def unborn(transactional_id: str) -> TransactionRecord:
     """Return the value before the first one: no producer id, never written."""
     return TransactionRecord(

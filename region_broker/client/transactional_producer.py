@@ -5,8 +5,8 @@ INV-CP2  nothing is repeated while it may have been written: after a commit with
         asked, and only what was aborted or lost is sent again
 INV-CP3  a fence by failover (rule T22: every transactional producer gets a new producer id) rebuilds the
         producer and repeats the transaction, and so does one by the region itself, which aborts what is open for too
-        long; a fence by another instance, also one that began after a failover, is an error, and never answered by
-        fencing that one
+        long; a fence by another instance, also one that began before a planned switch or after a failover, is an error,
+        and never answered by fencing that one; nor is one while no region tells whose the id is
 The region epoch that a verdict is asked with is the one that the producer id was given out in: it was the same before
 and after InitProducerId, and is known or None, never assumed. A transaction that commits a consumer's position is not
 repeated here after a failover or a rebalance: what was read before it may have been cut off too, so the consumer goes
@@ -14,7 +14,7 @@ back and reads again.
 
 confluent-kafka's calls that wait run in one thread per producer; handing over a record never leaves the loop.
 Not here: the protocol (librdkafka), how its calls are waited for (`waiting_calls`), the decision (`txn_coordinator`), where a verdict is read from
-(`region_broker.client.verdicts`).
+(`region_broker.client.verdicts`), whether what stands is another instance's (`succession`).
 """
 
 import asyncio
@@ -43,6 +43,7 @@ from region_broker.client.errors import (
 )
 from region_broker.client.retirement import retire
 from region_broker.client.serializers import Serializer
+from region_broker.client.succession import Succession
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.transaction import Attempt, Transaction
 from region_broker.client.verdicts import Position, Standing, Verdict, VerdictClient
@@ -51,11 +52,13 @@ from region_broker.security.login import NO_SECURITY, Security
 
 ATTEMPT_COUNT_MAX: Final = 8
 _ROOM_POLL_S: Final = 0.1
+_NOT_OPEN: Final = float("inf")
+"""Began never: the region has nothing to abort for its age."""
 
 Result = TypeVar("Result")
 
 
-_ABORTED_BY_REGION: Final = {"prepare_abort", "complete_abort", "prepare_epoch_fence"}
+_FENCES: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED})
 
 
 class _Sent(enum.Enum):
@@ -109,10 +112,8 @@ class TransactionalProducer:
         self._last_error: KafkaError | None = None
         self._fenced: Fenced | None = None
         self._region_epoch: RegionEpoch | None = None
-        self._own: Standing | None = None
-        """What the region said of this transactional id when this producer had just been given its producer id."""
-        self._asked_under: set[int] = set()
-        self._began_s = 0.0
+        self._succession = Succession()
+        self._began_s = _NOT_OPEN
 
     async def __aenter__(self) -> Self:
         """Connect and fence earlier instances."""
@@ -193,8 +194,7 @@ class TransactionalProducer:
             raise Refused("the producer was not started: use `async with` or call start()")
         for _ in range(2):
             if not self._usable or self._kafka is None:
-                if self._last_error is not None:
-                    await self._check_fence(self._last_error)
+                await self._check_fence(self._last_error)
                 await self._rebuild()
             kafka = self._kafka
             assert kafka is not None
@@ -225,16 +225,17 @@ class TransactionalProducer:
         except KafkaException as error:
             self._condemn(kafka_error(error))
             return
+        self._began_s = _NOT_OPEN
         # Aborting may have taken a new producer id (KIP-360), in another region epoch.
         epoch = await self._verdicts.region_epoch() if self._verdicts.can_ask else None
-        self._usable = epoch == self._region_epoch
+        self._usable = epoch == self._region_epoch and await self._followed_own()
 
     async def _commit_or_repeat(self, transaction: Transaction) -> None:
         while True:
             self._usable = False
             failure = await self._call(self._try_commit, transaction)
             if failure is None:
-                self._usable = True
+                self._usable, self._began_s = True, _NOT_OPEN
                 return
             self._condemn(failure.error)
             began_under = self._region_epoch
@@ -315,14 +316,13 @@ class TransactionalProducer:
         perhaps = failure.commit_sent is _Sent.PERHAPS and not believed
         try:
             await self._check_fence(error)
+            await self._rebuild()  # InitProducerId: when it answers, whatever was open is decided
         except Fenced as fenced:
             verdict = await self._word(transaction.positions, epoch) if perhaps else Verdict.ABORTED
             if verdict is Verdict.COMMITTED:
                 return True  # the next transaction meets the fence
             fenced.maybe_written = verdict is Verdict.OPEN
             raise
-        try:
-            await self._rebuild()  # InitProducerId: when it answers, whatever was open is decided
         except TidemarkError as unreachable:
             if perhaps:
                 raise self._unknown(transaction, error, str(unreachable)) from unreachable
@@ -366,60 +366,66 @@ class TransactionalProducer:
             code=error.name(),
         )
 
-    async def _check_fence(self, error: KafkaError) -> None:
-        """Raise `Fenced` unless `error` is no fence, or one by failover or time-out."""
-        if error.code() not in {KafkaError._FENCED, KafkaError.PRODUCER_FENCED}:
-            # After a failover an instance that was replaced meets other errors, too (T22).
-            moved_to = await self._verdicts.region_epoch() if self._verdicts.can_ask else None
-            if moved_to is not None and moved_to != self._region_epoch:
-                await self._check_successor(error, moved_to)
+    async def _check_fence(self, error: KafkaError | None) -> None:
+        """Raise `Fenced` unless `error` is no fence, or one by failover or time-out; `Unreachable` if nobody tells.
+
+        An instance that was replaced may meet other errors, too, or none if it has sent nothing since (T22, a transaction that
+        was cancelled): what it does next would fence the one that replaced it.
+        """
+        if error is None or error.code() not in _FENCES:
+            if self._succession.is_known and await self._verdicts.region_epoch() is not None:
+                await self._check_successor(error)
             return
         epoch = await self._acting_epoch()
-        if epoch is not None and self._region_epoch is not None and epoch != self._region_epoch:
-            await self._check_successor(error, epoch)
+        known = epoch is not None and self._succession.is_known
+        if known and (epoch != self._region_epoch or self._succession.has_asked):
+            await self._check_successor(error)
             return
-        if await self._timed_out():
+        if known and await self._timed_out():
             return
-        known = epoch is not None and self._region_epoch is not None
         doubt = "" if known else (
             " (or a failover has replaced it, which cannot be told apart without the regions' `urls`)"
         )  # fmt: skip
         self._fence(error, doubt)
 
-    def _fence(self, error: KafkaError, doubt: str = "") -> NoReturn:
+    def _fence(self, error: KafkaError | None, doubt: str = "") -> NoReturn:
         self._fenced = Fenced(
             f"another producer uses the transactional id {self._id!r} now{doubt}: this one must stop",
-            code=error.name(),
+            code="" if error is None else error.name(),
         )
         raise self._fenced
 
-    async def _check_successor(self, error: KafkaError, acting_epoch: RegionEpoch) -> None:
-        """Raise `Fenced` if another instance was given a producer id since the failover (INV-CP3).
-
-        Where this one asked for one under that epoch itself, and had no answer, it may have been its own.
-        """
-        if self._region_epoch is None or acting_epoch in self._asked_under:
-            return
-        standing = await self._verdicts.standing(self._id)
-        if standing is not None and standing.region_epoch == acting_epoch:
+    async def _check_successor(self, error: KafkaError | None) -> None:
+        """Raise `Fenced` if another instance was given a producer id since this one's (INV-CP3)."""
+        standing = await self._told(self._timeouts.recovery_s)
+        if self._succession.is_anothers(standing, timed_out=self._was_open_too_long):
             self._fence(error)
 
     async def _timed_out(self) -> bool:
         """Return whether the fence is the region's own: it aborted a transaction that was open for too long.
 
-        It gives the producer's next epoch to nobody then; another instance would have been given that or a later one, and
-        would not have waited for the time-out. Not known without `urls`: then it counts as another instance.
+        Not known without `urls`: then it counts as another instance.
         """
-        own, open_s = self._own, time.monotonic() - self._began_s
-        if own is None or open_s < self._transaction_timeout_s:
-            return False
-        standing = await self._verdicts.standing(self._id)
-        return (
-            standing is not None
-            and standing.state in _ABORTED_BY_REGION
-            and standing.producer_id == own.producer_id
-            and standing.producer_epoch == own.producer_epoch + 1
+        return self._was_open_too_long and self._succession.was_ended_by_region(
+            await self._told(self._timeouts.recovery_s)
         )
+
+    @property
+    def _was_open_too_long(self) -> bool:
+        return time.monotonic() - self._began_s >= self._transaction_timeout_s
+
+    async def _told(self, timeout_s: float) -> Standing | None:
+        """Return what stands for the transactional id; raises `Unreachable` after `timeout_s` (INV-CP21), `Refused`."""
+        deadline_s = time.monotonic() + timeout_s
+        attempt_count = 0
+        while True:
+            try:
+                return await self._verdicts.standing(self._id)
+            except Unreachable:
+                if time.monotonic() > deadline_s:
+                    raise
+            attempt_count += 1
+            await asyncio.sleep(backoff_s(attempt_count))
 
     async def _acting_epoch(self) -> RegionEpoch | None:
         """Return the region epoch that is acting, waiting through a failover; None if nobody tells."""
@@ -438,19 +444,42 @@ class TransactionalProducer:
         """Obtain a producer id and learn the region epoch it belongs to."""
         self._usable = False
         for _ in range(ATTEMPT_COUNT_MAX):
+            self._retire()  # also one whose transaction was cancelled: no error has condemned it
             before = await self._verdicts.region_epoch()
             if before is not None:
-                self._asked_under.add(before)
+                self._succession.ask_under(before)
             self._kafka = await self._call(
                 initialised, self._config, self._timeouts.recovery_s, self._timeouts.call_s
             )
             after = await self._verdicts.region_epoch()
             self._region_epoch = after if before == after else None
-            if before == after:
+            if before == after and await self._learned_own():
                 break
-        self._own = await self._verdicts.standing(self._id) if self._verdicts.can_ask else None
         self._last_error = None
         self._usable = True
+
+    async def _learned_own(self) -> bool:
+        """Learn which pair is this producer's; return False if the region went silent, so that one of the next is better."""
+        self._succession.hold(None)
+        if self._region_epoch is None:
+            return True
+        try:
+            self._succession.hold(await self._told(self._timeouts.call_s))
+        except Unreachable:
+            return False
+        except Refused:  # then every fence counts as another instance's
+            return True
+        return True
+
+    async def _followed_own(self) -> bool:
+        """Learn which pair an abort has left to this producer (KIP-360); return False if nobody tells."""
+        if not self._succession.is_known:
+            return True
+        try:
+            self._succession.follow(await self._told(self._timeouts.call_s))
+        except (Unreachable, Refused):
+            return False
+        return True
 
     async def _call(self, function: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

@@ -12,7 +12,7 @@ import asyncio
 import enum
 import json
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import (
@@ -50,12 +50,25 @@ class Position(NamedTuple):
 
 class Standing(NamedTuple):
     """What the primary region knows of a transactional id; `region_epoch`: under which its producer id was given
-    out."""
+    out. `last_producer_epoch`: of the pair that its holder may still repeat (KIP-360), None if the region does not tell."""
 
     state: str
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     region_epoch: RegionEpoch
+    last_producer_epoch: ProducerEpoch | None = None
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Self:
+        """Read one of `GET /v1/transactions`; raises KeyError, ValueError, TypeError."""
+        last = row.get("last_producer_epoch")
+        return cls(
+            state=str(row["state"]),
+            producer_id=ProducerId(int(row["producer_id"])),
+            producer_epoch=ProducerEpoch(int(row["producer_epoch"])),
+            region_epoch=RegionEpoch(int(row["region_epoch"])),
+            last_producer_epoch=None if last is None else ProducerEpoch(int(last)),
+        )
 
 
 class _Acting(NamedTuple):
@@ -107,20 +120,23 @@ class VerdictClient:
             raise Unreachable(f"no verdict from {acting.url}: {error}") from error
 
     async def standing(self, transactional_id: str) -> Standing | None:
-        """Return what the primary region knows of a transactional id, None if nobody tells or nothing is known."""
+        """Return what the primary region knows of a transactional id, None if it knows nothing of it.
+
+        Raises `Unreachable` where nobody tells (INV-CP21), `Refused` where this client may not be told.
+        """
         path = f"/v1/transactions?{urlencode({'transactional_id': transactional_id})}"
+        acting = await self._acting()
         try:
-            acting = await self._acting()
             answer = await asyncio.to_thread(
                 _get, acting.url, path, self._timeout_s, self._security
             )
-            (row,) = answer["transactions"]
-            return Standing(
-                str(row["state"]), ProducerId(int(row["producer_id"])), ProducerEpoch(int(row["producer_epoch"])),
-                RegionEpoch(int(row["region_epoch"])),
-            )  # fmt: skip
-        except (Unreachable, _Problem, KeyError, ValueError, TypeError, OSError):
-            return None
+            found = [Standing.of(row) for row in answer["transactions"]]
+        except (_Problem, KeyError, ValueError, TypeError, OSError) as error:
+            text = f"{acting.url} does not tell who uses the transactional id {transactional_id!r}: {error}"
+            if isinstance(error, _Problem) and error.status in {400, 401, 403, 404}:
+                raise Refused(text, code=error.code) from error
+            raise Unreachable(text) from error
+        return found[0] if found else None
 
     async def region_epoch(self) -> RegionEpoch | None:
         """Return the primary region's epoch, or None when nobody acts or can be asked."""

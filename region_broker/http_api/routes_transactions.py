@@ -15,7 +15,7 @@ INV-HTR1  lists of transactions are judged and written in pieces, and others are
 Not here: where a verdict comes from (the service handed in).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -88,10 +88,14 @@ class Verdicts(Protocol):
 
 
 class Transactions(Protocol):
-    """The transaction coordinator's listing."""
+    """What the transaction coordinator has (`region.transaction_desk`)."""
 
-    def transactions(self) -> Sequence[TransactionRecord]:
-        """Return the ledger's records, one per transactional id."""
+    def listing(self) -> Iterable[TransactionRecord]:
+        """Return the ledger's records, one per transactional id; raises the refusal of `Verdicts`."""
+        ...
+
+    def describe(self, transactional_id: str) -> TransactionRecord | None:
+        """Return the record of one transactional id; raises the refusal of `Verdicts`."""
         ...
 
 
@@ -199,20 +203,26 @@ def add_transaction_routes(
 
     async def listing(request: web.Request) -> web.Response:
         try:
-            verdicts.check_acting()
+            found = _asked_for(transactions, request.query.get("transactional_id"))
         except verdicts.refusal as refused:
             return _refused(refused)
-        wanted = request.query.get("transactional_id")
         sees = request.get(SEES_TOPIC, _everything)
         rows, yielding = [], CooperativeYield()
-        for record in transactions.transactions():
+        for record in found:
             await yielding.row()
-            if wanted is None or record.transactional_id == wanted:
-                rows.append(await _row(record, sees, yielding))
+            rows.append(await _row(record, sees, yielding))
         return answer({"now_ms": now_ms(), "transactions": rows})
 
     app.router.add_get("/v1/verdict", verdict)
     app.router.add_get("/v1/transactions", listing)
+
+
+def _asked_for(transactions: Transactions, wanted: str | None) -> Iterable[TransactionRecord]:
+    """Return all records, or that of one transactional id: looked up, not searched."""
+    if wanted is None:
+        return transactions.listing()
+    found = transactions.describe(wanted)
+    return () if found is None else (found,)
 
 
 def _refused(refused: Exception) -> web.Response:
@@ -240,6 +250,7 @@ async def _row(
         "state": record.status.name.lower(),
         "producer_id": record.producer_id,
         "producer_epoch": record.producer_epoch,
+        "last_producer_epoch": record.last_producer_epoch,
         "partitions": partitions,
         "timeout_ms": record.timeout_ms,
         "started_ms": record.start_ms,

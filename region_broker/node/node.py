@@ -236,6 +236,9 @@ class Node:
             ),
             markers=self._markers,
             id_blocks=DrawnIdBlocks(self._ports.chance, self.config.own.ordinal),
+            transactional_id_blocks=DrawnIdBlocks(
+                self._ports.chance, self.config.own.ordinal, transactional=True
+            ),
             clock=clock,
         )
         self.transactions.admission.no_room = lambda: partitions.room.refusal
@@ -579,7 +582,7 @@ class Node:
             NodeCollector(
                 GaugeSources(
                     partitions=storage.partitions,
-                    transactions=self.transactions.transactions,
+                    transactions=self.transactions.admin.status_counts,
                     group_states=lambda: [found.state for found in self.groups.list()[1]],
                     held_back=self.tidemarks.held_back,
                     scrub=self.scrubber.figures,
@@ -614,10 +617,10 @@ class Node:
             )
         )
         add_node_routes(app, self.adding)
-        add_transaction_routes(app, verdicts, self.transactions, self._ports.clock.wall_ms)
         self._desk = TransactionDesk(
             storage.partitions, self.transactions.admin, verdicts, self.marker_ends.end_of
         )
+        add_transaction_routes(app, verdicts, self._desk, self._ports.clock.wall_ms)
         add_abort_routes(app, verdicts, self._desk)
         self.http = HttpServer(
             app, tls=self._ports.speaks.http, on_failed=self._ports.speaks.failed.on_port("http")

@@ -12,7 +12,7 @@ Not here: how an abort is decided (`txn_coordinator.serving.administration`), HT
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -84,12 +84,27 @@ class TransactionDesk:
         self._admin = admin
         self._region = region
 
-    async def open_transactions(self) -> list[OpenInPartition]:
-        """Return what is open in every partition (INV-OT4); raises `VerdictRefused`."""
+    def listing(self) -> Iterator[TransactionRecord]:
+        """Return the value of every transactional id; raises `VerdictRefused`."""
         self._region.check_acting()
         records = self._admin.listing()
         if isinstance(records, TxnVerdict):
             raise _refusal(records, "the transactions")
+        return records
+
+    def describe(self, transactional_id: str) -> TransactionRecord | None:
+        """Return the value of one transactional id, None if there is none; raises `VerdictRefused`."""
+        self._region.check_acting()
+        found = self._admin.describe(transactional_id)
+        if found is TxnVerdict.INVALID_REQUEST:
+            return None  # no id can be called so
+        if isinstance(found, TxnVerdict):
+            raise _refusal(found, f"the transaction of {transactional_id!r}")
+        return found
+
+    async def open_transactions(self) -> list[OpenInPartition]:
+        """Return what is open in every partition (INV-OT4); raises `VerdictRefused`."""
+        records = self.listing()
         found_open = list(self._all_open())
         owners = _Owners(records)
         return await each_yielding(
@@ -181,7 +196,7 @@ class TransactionDesk:
 class _Owners:
     """Whose an open transaction is."""
 
-    def __init__(self, records: Sequence[TransactionRecord]) -> None:
+    def __init__(self, records: Iterable[TransactionRecord]) -> None:
         self._open = {each.producer_id: each for each in records if each.status in _OPEN}
         self._partitions: dict[ProducerId, frozenset[TopicPartition]] = {}
 

@@ -130,7 +130,7 @@ class Player:
 
     def _hold_expires(self, _options: dict[str, str], _plain: list[str]) -> None:
         for name, entry in list(self.fixture.entries.items()):
-            for request in list(entry.parked):
+            for request in list(entry.parked.values()):
                 self.fixture.step(ev.HoldExpired(request.request_id, name))
 
     def _crash(self, options: dict[str, str], _plain: list[str]) -> None:

@@ -40,9 +40,17 @@ def open_cluster(
 
 def fail_over(cluster: LocalCluster, target: str) -> None:
     """Order a failover as an operator does."""
+    _order(cluster, "failover", "--to", target, "--yes")
+
+
+def switch(cluster: LocalCluster, target: str) -> None:
+    """Order a planned switch as an operator does."""
+    _order(cluster, "switch", "--to", target)
+
+
+def _order(cluster: LocalCluster, *order: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "region_broker", "region", "failover", "--to", target, "--yes",
-         "--url", cluster.http],
+        [sys.executable, "-m", "region_broker", "region", *order, "--url", cluster.http],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -29,6 +29,7 @@ from tests.process.client_fixture import (
     open_cluster,
     proxied_regions,
     read_all,
+    switch,
 )
 
 pytestmark = [pytest.mark.process, pytest.mark.own_process]
@@ -149,6 +150,23 @@ async def test_INV_CP3_an_older_instance_does_not_fence_one_that_began_after_the
                 await write(newer, "t", "newest")
         found = await asyncio.to_thread(read_all, cluster.place("us").bootstrap, "t")
     assert found == [f"{name}-{part}" for part in (0, 1) for name in ("older", "newer", "newest")]
+
+
+async def test_INV_CP3_an_older_instance_does_not_fence_one_that_began_before_a_planned_switch(
+    tmp_path: Path,
+) -> None:
+    """The switch leaves the newer one's pair in force (INV-TC14), though another region epoch gave it out."""
+    async with proxied_regions(tmp_path, 2) as regions:
+        cluster = regions.cluster
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
+        async with producer(cluster, "p") as older, producer(cluster, "p") as newer:
+            await write(newer, "t", "newer")
+            await asyncio.to_thread(switch, cluster, "us")
+            with pytest.raises(Fenced, match="another producer uses"):
+                await write(older, "t", "late")
+            await write(newer, "t", "newest")
+        found = await asyncio.to_thread(read_all, cluster.place("us").bootstrap, "t")
+    assert found == [f"{name}-{part}" for part in (0, 1) for name in ("newer", "newest")]
 
 
 def readme_example(cluster: LocalCluster) -> str:

@@ -17,11 +17,13 @@ from idempotency.decision import DecisionId
 from idempotency.fencing import leader_epoch, region_epoch
 from idempotency.identity import LeaderEpoch, Round
 from idempotency.partition_state import PartitionState, Verdict
+from idempotency.producer_ids import TRANSACTIONAL_BLOCKS_FROM, block_for
 from idempotency.record_batch import BatchHeader, ControlType, MarkerFacts
 from tests.fixtures.kernel_batches import data, marker, marker_header
 
 WRAP = 2**31
-PRODUCER_IDS = st.integers(1, 3)
+OF_TRANSACTIONS = int(block_for(0, TRANSACTIONAL_BLOCKS_FROM).first)
+PRODUCER_IDS = st.sampled_from([1, 2, OF_TRANSACTIONS])
 CONTROL_TYPES = st.sampled_from(list(ControlType))
 
 
@@ -124,6 +126,8 @@ def expected_verdict(
         return Verdict.INVALID_RECORD, -1
     epoch = epoch_of(log, header.producer_id)
     if epoch is None:
+        if header.producer_id == OF_TRANSACTIONS and not header.is_transactional:
+            return Verdict.INVALID_TXN_STATE, -1  # INV-S6
         late_start = tv2 and header.is_transactional and header.base_sequence != 0
         return (Verdict.OUT_OF_ORDER_SEQUENCE if late_start else Verdict.FRESH), -1
     if header.producer_epoch < epoch:

@@ -231,7 +231,7 @@ class CoreMachine(RuleBasedStateMachine):
         for live in self.fixture.entries.values():
             assert live.record.status not in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
             assert live.pending is None
-            assert live.parked == []
+            assert live.parked == {}
         assert [ask for ask in self.asked if ask[2] is self.fixture] == []
 
 

@@ -14,6 +14,7 @@ from chaos.checker import check
 from chaos.history import Attempt, History, seen
 from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, SequenceNumber
 from region_broker.records.batches import Origin, Record, build_batch
+from tests.fixtures.coordinator_driver import owes_markers
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
@@ -90,7 +91,7 @@ async def run(alone: Alone) -> None:
         bank.closed.set()
         stream.closed.set()
     await alone.until(
-        lambda: not any(t.status.is_prepared for t in alone.eu.node.transactions.transactions()),
+        lambda: not owes_markers(alone.eu.node.transactions),
         "all markers are written",
     )
     await judge(alone, bank.attempts, stream.answered)

@@ -20,6 +20,7 @@ from geo_replicator.failover_events import Event
 from geo_replicator.lineage import LogKey
 from region_broker.node import Node
 from region_broker.partitions.partition import Partition
+from tests.fixtures.coordinator_driver import owes_markers
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.cut_judge import kept_at_each, whole
 from tests.simulation.kafka_client import DAY_MS, Connection, Reader, Refused
@@ -185,7 +186,7 @@ class Life:
         """Wait until us has ended every transaction and eu holds and shows all of it."""
         us, eu = self.pair.us, self.pair.eu
         await self.pair.until(
-            lambda: not any(t.status.is_prepared for t in us.node.transactions.transactions()),
+            lambda: not owes_markers(us.node.transactions),
             "all markers are written",
         )
         final = await us.node.role.final_round()

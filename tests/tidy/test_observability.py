@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from idempotency.ledger_records import TxnStatus
 from region_broker.http_api.cluster_metrics import ClusterCollector
 from region_broker.http_api.doors import Doors
 from region_broker.http_api.region_metrics import RegionCollector
@@ -76,7 +77,7 @@ def families() -> list[Metric]:
     node = fixture()
     sources = GaugeSources(
         partitions=node.table,
-        transactions=lambda: (),
+        transactions=lambda: dict.fromkeys(TxnStatus, 0),
         group_states=lambda: (),
         held_back=lambda: {"logs": 0, "ms": 0, "splits": 0},
         scrub=scrubber_of(node, Twin(node.partition)).figures,

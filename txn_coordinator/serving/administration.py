@@ -3,13 +3,14 @@
 INV-TN1  an abort is a decision in the ledger, with the producer's epoch bumped: nothing writes a marker
          behind the coordinator's back, and the producer cannot commit afterwards (B13)
 INV-TN2  OK is answered when every marker is written and readable, so whoever looks next sees nothing open
-A listing comes from all shards or is refused: a part would look like the whole.
+INV-TN3  what is said of all transactional ids comes from all shards, or is refused: a part would look like the whole, and none as
+         if there were none
 
 Not here: Kafka's and HTTP's words for it (`region_broker`), the rules of a shard (`core`).
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, TopicPartition
@@ -39,17 +40,34 @@ class TransactionAdministration:
 
     # ---- looking
 
-    def listing(self) -> list[TransactionRecord] | TxnVerdict:
-        """Return the current value of every transactional id, orphans left out; or why there is none."""
+    def listing(self) -> Iterator[TransactionRecord] | TxnVerdict:
+        """Return the value of every transactional id as of now, orphans left out; or why there is none.
+
+        What is left out is found as the values are gone through, so that who does may give way in between.
+        """
+        shards = self._all_open()
+        if isinstance(shards, TxnVerdict):
+            return shards
+        records = [record for shard in shards for record in shard.view.records()]
+        return filter(tr.is_visible, records)
+
+    def status_counts(self) -> Mapping[TxnStatus, int] | TxnVerdict:
+        """Return how many transactional ids are in which state; or why nobody can say."""
+        shards = self._all_open()
+        if isinstance(shards, TxnVerdict):
+            return shards
+        counts = [shard.view.status_counts for shard in shards]
+        return {status: sum(each[status] for each in counts) for status in TxnStatus}
+
+    def _all_open(self) -> Sequence[ShardDriver] | TxnVerdict:
+        """Return all shards; or why not all can be asked (INV-TN3)."""
         shards = self._shards.serving()
         if isinstance(shards, TxnVerdict):
             return shards
         for shard in shards:
             if shard.closed:
                 return shard.closed_verdict
-        return [
-            record for shard in shards for record in shard.view.records() if _is_visible(record)
-        ]
+        return shards
 
     def describe(self, transactional_id: str) -> TransactionRecord | TxnVerdict | None:
         """Return the current value of one transactional id; None if there is none; or why not."""
@@ -57,7 +75,7 @@ class TransactionAdministration:
         if isinstance(shard, TxnVerdict):
             return shard
         record = shard.view.record_of(transactional_id)
-        return record if record is not None and _is_visible(record) else None
+        return record if record is not None and tr.is_visible(record) else None
 
     # ---- ending
 
@@ -71,7 +89,7 @@ class TransactionAdministration:
         if isinstance(shard, TxnVerdict):
             return shard
         record = shard.view.record_of(transactional_id)
-        if record is None or not _is_visible(record):
+        if record is None or not tr.is_visible(record):
             return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
         return await self._abort_known(shard, transactional_id, None, tuple)
 
@@ -157,9 +175,3 @@ class TransactionAdministration:
         """Wait until nothing of `name` is under way."""
         answer = await shard.ask(ev.SettledAsked(self._shards.next_request(), name))
         return answer.verdict
-
-
-def _is_visible(record: TransactionRecord) -> bool:
-    """Return whether a client may know of the entry: it has a producer id, and is not being forgotten."""
-    named = not record.transactional_id.startswith(tr.ORPHAN_PREFIX)
-    return named and record.producer_id >= 0 and record.status is not TxnStatus.DEAD

@@ -1,5 +1,7 @@
 """How long a request may wait in a core: parked requests by age, and when each is to be sent away.
 
+INV-THL1  of very many that have waited too long at the same time, so many go at once as `Turns` says; others are served in between
+
 A request is timed from the first time it was parked, however often it is parked again, and told to expire at most once;
 one that was answered is not.
 
@@ -12,6 +14,7 @@ from collections.abc import Callable
 
 from idempotency.ports import Clock
 from txn_coordinator.events import HoldExpired
+from txn_coordinator.serving.turns import Turns
 
 
 class HoldLimit:
@@ -40,6 +43,7 @@ class HoldLimit:
 
     async def run(self) -> None:
         """Tell which have waited too long, until cancelled."""
+        turns = Turns()
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -52,3 +56,4 @@ class HoldLimit:
                     await self._clock.sleep_ms(remaining_ms)
                 if expiry.request_id in self._held:
                     self._expire(expiry)
+                    await turns.worked(0)

@@ -13,7 +13,7 @@ from txn_coordinator.ports import IdBlocks
 
 
 class IdStock:
-    """One for all shards of a coordinator, and for producers without a transactional id."""
+    """One for all shards of a coordinator, and one, or the same, for producers without a transactional id."""
 
     def __init__(self, blocks: IdBlocks) -> None:
         """Start empty."""

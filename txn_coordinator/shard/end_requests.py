@@ -156,5 +156,5 @@ def _joins_before(entry: Entry, request: ev.EndTxnReceived) -> bool:
     return any(
         isinstance(each, ev.AddPartitionsReceived)
         and (each.producer_id, each.producer_epoch) == pair
-        for each in entry.parked
+        for each in entry.parked.values()
     )

@@ -2,14 +2,23 @@
 
 Every effect of a step is in its list, in the order in which it was decided; nothing outlives the step.
 
+INV-TC17  so many requests of clients wait at one transactional id as PARKED_MAX; one more is told at once to come again
+          (CONCURRENT_TRANSACTIONS, as Kafka tells all of them). What administrators ask waits beside them: who holds the id cannot keep
+          them from it
+
 Not here: what is decided (the other parts), carrying it out (the driver).
 """
 
+from typing import Final
+
 from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from txn_coordinator.effects import Answer, Held, TxnEffect
-from txn_coordinator.events import Request
+from txn_coordinator.events import Request, SettledAsked
 from txn_coordinator.shard.table import Entry
 from txn_coordinator.verdicts import TxnVerdict
+
+PARKED_MAX: Final = 200
+"""A producer has a handful on the way."""
 
 
 class Step:
@@ -50,6 +59,9 @@ class Step:
         self._effects.append(Answer(request.request_id, verdict, producer_id, producer_epoch))
 
     def park(self, entry: Entry, request: Request) -> None:
-        """Let a request wait until nothing of its entry is under way."""
-        entry.parked.append(request)
+        """Let a request wait until nothing of its entry is under way (INV-TC17)."""
+        if len(entry.parked) >= PARKED_MAX and not isinstance(request, SettledAsked):
+            self.answer(request, TxnVerdict.CONCURRENT)
+            return
+        entry.keep_parked((request,))
         self._effects.append(Held(request.request_id, request.transactional_id))

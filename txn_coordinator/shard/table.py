@@ -3,6 +3,7 @@
 INV-TC1  at most one transition of an entry is pending (C14)
 INV-TC10  a producer id is of one transactional id, and is found by it as long as that one has it
 INV-TC15  whether a transaction has a partition is looked up, not searched: it may have tens of thousands, and be asked for all of them
+INV-TC16  how many ids are in which state is kept, not counted when it is asked for: there may be tens of thousands
 INV-TC13  what is open, or decided and not complete, is not forgotten; the index of open ones holds those and no others
 `record` is what the ledger holds below the high watermark, except COMPLETE_*, which is applied when appended (see
 `progress.Progress`).
@@ -10,7 +11,7 @@ INV-TC13  what is open, or decided and not complete, is not forgotten; the index
 Not here: where the values come from (`replay`, `progress`), what a driver may ask (`view`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,8 +37,8 @@ class Entry:
     pending: TransactionRecord | None = None
     answers: list[Answer] = field(default_factory=list)
     """Answers to give once `pending` is durable."""
-    parked: list[Request] = field(default_factory=list)
-    """Requests that arrived while something was under way, in order of arrival."""
+    parked: dict[int, Request] = field(default_factory=dict)
+    """Requests that arrived while something was under way, by request id, in order of arrival."""
     fanout: MarkerFanout | None = None
     decision: DecisionId | None = None
     """Of the current or the last decided transaction."""
@@ -66,11 +67,16 @@ class Entry:
 
     def unpark(self, request_id: int) -> bool:
         """Forget a parked request; return whether it was parked."""
-        for index, request in enumerate(self.parked):
-            if request.request_id == request_id:
-                del self.parked[index]
-                return True
-        return False
+        return self.parked.pop(request_id, None) is not None
+
+    def take_parked(self) -> list[Request]:
+        """Return the requests that wait, in their order; none waits any more."""
+        waiting, self.parked = list(self.parked.values()), {}
+        return waiting
+
+    def keep_parked(self, requests: Iterable[Request]) -> None:
+        """Let requests that were taken wait on, behind those that wait already."""
+        self.parked.update((request.request_id, request) for request in requests)
 
 
 class TransactionTable:
@@ -84,6 +90,8 @@ class TransactionTable:
         self._ongoing: dict[str, Entry] = {}
         self.partition_count = 0
         """Of all transactions that are open, or decided and not complete."""
+        self.status_counts = dict.fromkeys(TxnStatus, 0)
+        """Transactional ids that clients may know of, by state (INV-TC16)."""
 
     # ---- reading
 
@@ -138,6 +146,8 @@ class TransactionTable:
             assert owner == name, f"INV-TC10: {record.producer_id} of {owner!r} and of {name!r}"
             self._by_producer_id[record.producer_id] = name
         self.partition_count += len(record.partitions) - len(entry.record.partitions)
+        self._count(entry.record, -1)
+        self._count(record, 1)
         entry.record = record
         if record.status is TxnStatus.ONGOING:
             self._ongoing[name] = entry
@@ -150,8 +160,13 @@ class TransactionTable:
         assert self.is_in(entry), f"INV-TC13: {name!r} is forgotten twice"
         self._ongoing.pop(name, None)
         self._unindex(entry.record)
+        self._count(entry.record, -1)
         self.partition_count -= len(entry.record.partitions)
         del self.entries[name]
+
+    def _count(self, record: TransactionRecord, by: int) -> None:
+        if tr.is_visible(record):
+            self.status_counts[record.status] += by
 
     def _unindex(self, record: TransactionRecord) -> None:
         if self._by_producer_id.get(record.producer_id) == record.transactional_id:

@@ -5,7 +5,8 @@ INV-TC11  what a driver learns is a record, a verdict or a number, never a part 
 Not here: the state itself (`table`, `txn_coordinator.rounds`), what changes it (`txn_coordinator.core`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from idempotency.decision import DecisionId
 from idempotency.identity import ProducerEpoch, ProducerId, Round, TopicPartition
@@ -61,6 +62,11 @@ class ShardView:
     def records(self) -> Iterator[TransactionRecord]:
         """Yield the current values, orphans included."""
         return (entry.record for entry in self._table.entries.values())
+
+    @property
+    def status_counts(self) -> Mapping[TxnStatus, int]:
+        """How many ids are in which state, orphans left out (INV-TC16)."""
+        return MappingProxyType(self._table.status_counts)
 
     def is_pending(self, transactional_id: str) -> bool:
         """Return whether a transition of this transactional id is appended, and not durable yet."""

@@ -6,7 +6,7 @@ Not here: who implements these protocols (`node`), the API table (`registry`).
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -139,7 +139,7 @@ class RegionView(Protocol):
 class TransactionAdmin(Protocol):
     """What administrators ask of the coordinator (`txn_coordinator.serving.administration`)."""
 
-    def listing(self) -> Sequence[TransactionRecord] | TxnVerdict:
+    def listing(self) -> Iterable[TransactionRecord] | TxnVerdict:
         """Return the value of every transactional id, or why they cannot be listed."""
         ...
 

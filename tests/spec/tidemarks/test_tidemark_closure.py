@@ -24,6 +24,7 @@ from region_broker.partitions.admission import AppendVerdict
 from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.region.mirror.mirror_log import TidemarkLog
 from region_broker.region.tidemarks.service import ledgers_of
+from tests.fixtures.coordinator_driver import owes_markers
 from tests.fixtures.linked_regions import SHARD_COUNT, Site, primary_and_mirror, running, tp
 from tests.fixtures.waiting import until
 from txn_coordinator.verdicts import TxnVerdict
@@ -147,7 +148,7 @@ async def test_T2_T9_every_tidemark_holds_each_transfer_whole_or_not_at_all(tmp_
             await until(lambda: leader.published.number >= TIDEMARKS, what="enough tidemarks")
             enough.set()
         await until(
-            lambda: all(not txn.status.is_prepared for txn in primary.coordinator.transactions()),
+            lambda: not owes_markers(primary.coordinator),
             what="all markers are written",
         )
         final = await leader.final_round()

@@ -40,6 +40,7 @@ from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.records.batches import Origin, Record, build_batch
+from tests.fixtures.coordinator_driver import listed
 from tests.fixtures.linked_regions import SHARD_COUNT, Site, running, tp
 from tests.fixtures.node_logs import append_marker
 from tests.fixtures.waiting import until
@@ -421,11 +422,11 @@ async def test_T6_a_marker_sent_again_is_confirmed_without_a_second_one(tmp_path
         await site.coordinator.clients.end_txn(
             "twice", ProducerId(producer_id), ProducerEpoch(epoch), True, 1
         )
-        site.coordinator.rounds.release(Round(site.coordinator.transactions()[0].stamp or 0))
+        site.coordinator.rounds.release(Round(listed(site.coordinator)[0].stamp or 0))
         await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
         decision = next(
             record.decision
-            for record in site.coordinator.transactions()
+            for record in listed(site.coordinator)
             if record.transactional_id == "twice"
         )
         outcome = append_marker(

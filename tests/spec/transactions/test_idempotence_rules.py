@@ -3,8 +3,9 @@
 import inspect
 import itertools
 
+from idempotency.identity import ProducerId
 from idempotency.partition_state import Judgement, PartitionState, Verdict
-from idempotency.producer_ids import block_for
+from idempotency.producer_ids import TRANSACTIONAL_BLOCKS_FROM, block_for
 from idempotency.record_batch import ControlType
 from tests.fixtures.kernel_batches import PRODUCER, data, end, marker, state_of
 
@@ -301,3 +302,22 @@ def test_INV_S6_nor_of_the_first_one_of_all() -> None:
 def test_INV_S6_a_batch_of_an_open_transaction_is_a_duplicate_before_any_has_ended() -> None:
     state = state_of(data(0, transactional=True))
     assert state.judge(data(sequence=0, transactional=True)).verdict is Verdict.DUPLICATE
+
+
+def test_INV_S6_no_plain_batch_stands_in_the_way_of_the_first_one_of_a_transaction() -> None:
+    """Who was given an id knows the next ones: one batch of the greatest epoch under each locked whoever got them out of the partition."""
+    producer_id = block_for(3, TRANSACTIONAL_BLOCKS_FROM).first + 7
+    state = state_of()
+    for producer_epoch in (0, 32_767):
+        plain = data(producer_id=producer_id, producer_epoch=producer_epoch)
+        assert state.judge(plain).verdict is Verdict.INVALID_TXN_STATE
+    assert state.judge(data(producer_id=producer_id, transactional=True)).verdict is Verdict.FRESH
+    below = block_for(3, TRANSACTIONAL_BLOCKS_FROM - 1).end - 1
+    assert state.judge(data(producer_id=below)).verdict is Verdict.FRESH
+
+
+# Holds INV-S1.
+def test_a_log_in_which_an_older_version_let_one_stand_in_the_way_is_replayed() -> None:
+    producer_id = block_for(0, TRANSACTIONAL_BLOCKS_FROM).first
+    state = state_of(data(0, producer_id=producer_id, producer_epoch=9))
+    assert state.producer(ProducerId(producer_id)) is not None

@@ -12,11 +12,13 @@ from uuid import UUID
 import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId
+from idempotency.java_hash import ledger_shard
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.handlers.dispatch.services import ForwardingFailed
 from region_broker.partitions.parts.sight import Isolation
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_fixture
 from tests.fixtures.transaction_port import (
+    SHARDS,
     batch_of,
     begin,
     end,
@@ -512,3 +514,23 @@ async def test_a_mirror_forwards_every_one_of_them(tmp_path: Path) -> None:
         assert fixture.partition("orders").state.open_transactions() == []
         client.writer.close()
         await client.writer.wait_closed()
+
+
+async def test_INV_S6_nobody_locks_a_transactional_producer_out_of_a_partition_beforehand(
+    tmp_path: Path,
+) -> None:
+    """1. Who may write to a topic has an id of its own. 2. It writes under those that come next. 3. One of them is given out."""
+    async with txn_broker(tmp_path) as (fixture, _), asyncio.timeout(30):
+        client = await fixture.connect()
+        names = (f"other-{number}" for number in range(100))
+        name = next(
+            name for name in names if ledger_shard(name, SHARDS) == ledger_shard("t", SHARDS)
+        )
+        own, plain = await init(client), await init(client, None)
+        for given, error in ((own, INVALID_TXN_STATE), (plain, 0)):
+            batch = batch_of((given.producer_id + 1, 32_766), b"v", transactional=False)
+            assert await produce(client, batch, name=None) == error
+        pair = await begin(client, 0, name=name)
+        assert pair[0] == own.producer_id + 1
+        assert await produce(client, batch_of(pair, b"v"), name=name) == 0
+        assert (await end(client, pair, commit=True, name=name)).error_code == 0

@@ -1,42 +1,23 @@
 """The node's gauges and the event loop's lag."""
 
 import asyncio
+from collections.abc import Mapping
 
-from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from idempotency.fencing import leader_epoch, next_region_epoch
-from idempotency.identity import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    ProducerEpoch,
-    ProducerId,
-    SequenceNumber,
-)
-from idempotency.ledger_records import TransactionRecord, TxnStatus
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.ledger_records import TxnStatus
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import Fixture, ManualClock, batch, fixture
-
-RECORD = TransactionRecord(
-    "a",
-    ProducerId(1),
-    NO_PRODUCER_ID,
-    NO_PRODUCER_ID,
-    ProducerEpoch(0),
-    NO_PRODUCER_EPOCH,
-    60_000,
-    TxnStatus.ONGOING,
-    (),
-    0,
-    0,
-)
+from txn_coordinator.verdicts import TxnVerdict
 
 
 def rendered(
     *,
     groups: tuple[str, ...] = (),
-    txns: tuple[TransactionRecord, ...] = (),
+    txns: Mapping[TxnStatus, int] | TxnVerdict = TxnVerdict.NOT_COORDINATOR,
     primary: Fixture | None = None,
 ) -> str:
     primary = primary or fixture()
@@ -60,12 +41,18 @@ def rendered(
 
 
 def test_states_are_counted_and_those_without_any_are_zero() -> None:
-    done = replace(RECORD, status=TxnStatus.COMPLETE_COMMIT)
-    text = rendered(groups=("Stable", "Stable", "Empty"), txns=(RECORD, done))
+    txns = {**dict.fromkeys(TxnStatus, 0), TxnStatus.ONGOING: 1}
+    text = rendered(groups=("Stable", "Stable", "Empty"), txns=txns)
     assert 'tidemark_groups{state="Stable"} 2.0' in text
     assert 'tidemark_groups{state="Dead"} 0.0' in text
     assert 'tidemark_transactions{state="ongoing"} 1.0' in text
     assert 'tidemark_transactions{state="prepare_abort"} 0.0' in text
+
+
+def test_INV_TN3_where_no_coordinator_can_say_how_many_transactions_there_are_no_number_is_shown() -> (
+    None
+):
+    assert "tidemark_transactions{" not in rendered(txns=TxnVerdict.UNAVAILABLE)
 
 
 def test_what_a_mirror_holds_back_is_shown() -> None:

@@ -20,7 +20,7 @@ from tests.fixtures.coordinator import (
     REGION_EPOCH,
     tp,
 )
-from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
+from tests.fixtures.coordinator_driver import OK, Fixture, begin, listed, running, turns
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.ports import LedgerCorrupt, MarkerResult
 from txn_coordinator.verdicts import TxnVerdict
@@ -198,7 +198,7 @@ async def test_C32_a_marker_is_tried_again_until_it_is_there() -> None:
         await turns()
         assert len(fixture.markers.orders) == 3
         assert len({order.decision for order in fixture.markers.orders}) == 1
-        assert txn.transactions()[0].status is lr.TxnStatus.COMPLETE_ABORT
+        assert listed(txn)[0].status is lr.TxnStatus.COMPLETE_ABORT
 
 
 async def test_C24_an_overdue_transaction_is_aborted_and_fenced(

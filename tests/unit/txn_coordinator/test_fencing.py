@@ -7,7 +7,7 @@ import pytest
 from idempotency.identity import ProducerEpoch, ProducerId
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from tests.fixtures.coordinator import started, tp
-from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
+from tests.fixtures.coordinator_driver import OK, Fixture, begin, listed, running, turns
 from txn_coordinator import events as ev
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import TxnVerdict
@@ -27,7 +27,7 @@ async def test_P1_a_request_of_a_gone_client_is_not_executed_later() -> None:
         await turns()
         fixture.markers.gate.set()
         await turns()
-        assert txn.transactions()[0].status is TxnStatus.COMPLETE_COMMIT
+        assert listed(txn)[0].status is TxnStatus.COMPLETE_COMMIT
 
 
 async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back(

@@ -16,12 +16,25 @@ from idempotency.identity import (
 )
 from idempotency.ledger_records import TxnStatus
 from idempotency.partition_state import OpenTxn
-from tests.fixtures.coordinator import LEADER_EPOCH, MemoryLedger, MemoryMarkers, record, tp
-from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
+from tests.fixtures.coordinator import (
+    LEADER_EPOCH,
+    ORDERS,
+    CoreFixture,
+    ManualClock,
+    MemoryLedger,
+    MemoryMarkers,
+    record,
+    tp,
+)
+from tests.fixtures.coordinator_driver import OK, Fixture, begin, listed, running, turns
+from txn_coordinator import events as ev
 from txn_coordinator.ports import LedgerPosition, MarkerOrder, MarkerResult
 from txn_coordinator.serving.adoption import orphans_of
+from txn_coordinator.serving.hold_limit import HoldLimit
 from txn_coordinator.serving.marker_orders import MARKERS_AT_ONCE_MAX, MarkerQueue, MarkerWave
 from txn_coordinator.serving.turns import TURN_COST, Turns
+from txn_coordinator.shard.step import PARKED_MAX
+from txn_coordinator.verdicts import TxnVerdict
 
 MANY = TURN_COST * 2 + 50
 
@@ -188,7 +201,7 @@ async def test_INV_TTU1_ids_that_are_idle_are_forgotten_so_many_a_turn() -> None
         ledger.calls.clear()
         fixture.clock.advance(8 * 24 * 3_600_000)
         await turns()
-        assert txn.transactions() == []
+        assert listed(txn) == []
     assert ledger.calls == [100, 100, 50]
 
 
@@ -205,7 +218,7 @@ async def test_INV_TTU1_a_load_sends_what_is_owed_so_many_a_turn() -> None:
     markers.calls.clear()
     async with running(fixture) as txn:
         await turns()
-        assert all(record.status.name == "COMPLETE_COMMIT" for record in txn.transactions())
+        assert all(record.status.name == "COMPLETE_COMMIT" for record in listed(txn))
     assert max(markers.calls) <= TURN_COST
     assert sum(markers.calls) == MANY
 
@@ -253,3 +266,69 @@ def test_what_a_takeover_finds_open_is_looked_up_in_what_is_decided() -> None:
     open_in_it = [(at, OpenTxn(ProducerId(5), ProducerEpoch(3), 0, 0)) for at in (tp("a"), tp("c"))]
     (orphan,) = orphans_of(open_in_it, [decided])
     assert orphan.partitions == (tp("c"),)
+
+
+FLOOD = 1_000
+
+
+def test_INV_TC17_so_many_requests_wait_at_one_id_and_one_more_is_told_to_come_again() -> None:
+    core = CoreFixture()
+    asked = [core.init() for _ in range(FLOOD)]
+    told = [number for number in asked if number in core.answers]
+    assert told == asked[1 + PARKED_MAX :]  # the first one is being written
+    assert {core.answers[number].verdict for number in told} == {TxnVerdict.CONCURRENT}
+    settled = 2 * FLOOD
+    core.step(ev.SettledAsked(settled, "t"))
+    assert settled not in core.answers, "an administrator's question waits all the same"
+    other = core.init("other")
+    core.persist()
+    assert core.answers[settled].verdict is core.answers[other].verdict is OK
+
+
+def test_INV_TC18_what_waits_is_not_looked_at_again_for_each_that_is_served() -> None:
+    """Each record that became durable answered one of them and parked all the others again."""
+    core = CoreFixture()
+    asked = [core.init() for _ in range(1 + PARKED_MAX)]
+    core.persist()
+    assert core.held == asked[1:]
+    given = [core.answers[number].producer_epoch for number in asked]
+    assert given == list(range(1 + PARKED_MAX)), "in order of arrival"
+
+
+def test_INV_TC18_behind_one_that_begins_something_the_order_stays() -> None:
+    core = CoreFixture()
+    core.init()
+    core.persist()
+    pid = core.record().producer_id
+    joins = core.add(pid, 0, ORDERS)
+    commit = core.end(pid, 0, commit=True)
+    again = core.end(pid, 0, commit=True)
+    late = core.add(pid, 0, tp("orders", 1))
+    abort = core.end(pid, 0, commit=False)
+    core.persist()  # the join, then the commit
+    assert {core.answers[number].verdict for number in (joins, commit)} == {OK}
+    assert core.answers[again].verdict is TxnVerdict.CONCURRENT, "the decision is there"
+    assert list(core.entries["t"].parked) == [late, abort], "INV-TC8"
+    core.deliver()
+    assert {core.answers[number].verdict for number in (late, abort)} == {OK}
+    assert core.record().status is TxnStatus.COMPLETE_ABORT
+
+
+async def test_INV_THL1_of_many_that_waited_too_long_so_many_go_at_once() -> None:
+    gone: list[ev.HoldExpired] = []
+    clock = ManualClock()
+    limit = HoldLimit(clock, 500, gone.append)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(limit.run())
+        for number in range(MANY):
+            limit.hold(ev.HoldExpired(number, "t"))
+        await turns(2)
+        clock.advance(500)
+        seen: list[int] = []
+        while len(gone) < MANY - 1:
+            await asyncio.sleep(0)
+            seen.append(len(gone))
+            if len(seen) == 1:
+                limit.answered(MANY - 1)  # meanwhile
+        task.cancel()
+    assert seen == [TURN_COST, 2 * TURN_COST, MANY - 1]

@@ -7,7 +7,7 @@ from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, RegionE
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from tests.fixtures.coordinator import CoreFixture, record, tp
-from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
+from tests.fixtures.coordinator_driver import OK, Fixture, begin, listed, running, turns
 from txn_coordinator import transitions as tr
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.partition_limit import TRANSACTION_PARTITIONS_MAX
@@ -111,7 +111,7 @@ async def test_INV_TX4_who_has_few_partitions_is_let_in_and_offsets_end_what_is_
         add = txn.clients.add_partitions
         assert await add(*of_c, [tp("two")], implicit=False) is OK
         assert await add(*of_c, [tp("three")], implicit=False) is TxnVerdict.UNAVAILABLE
-        record = next(each for each in txn.transactions() if each.transactional_id == "c")
+        record = next(each for each in listed(txn) if each.transactional_id == "c")
         limit = admission.Admission(fixture.clock, lambda: 9)
         asked = {"joining": 1, "open_count": 2}
         assert limit.of_join(record, ends=True, **asked) is OK
@@ -130,7 +130,7 @@ async def test_INV_TX4_what_is_counted_is_what_there_is_after_a_takeover_and_whe
         assert counted(txn) == 0
         fixture.clock.advance(8 * 24 * 3_600_000)
         await turns()
-        assert txn.transactions() == []
+        assert listed(txn) == []
         assert counted(txn) == 0
 
 

@@ -2,10 +2,10 @@
 
 from msgspec import structs
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import ProducerId, TopicName, TopicPartition
 from idempotency.ledger_records import TxnStatus
-from txn_coordinator.shard.table import Entry, missing_partitions
-from txn_coordinator.transitions import unborn
+from txn_coordinator.shard.table import Entry, TransactionTable, missing_partitions
+from txn_coordinator.transitions import orphan_id, unborn
 
 COUNT = 1_000
 
@@ -44,3 +44,22 @@ def test_INV_TC15_what_has_joined_is_found_and_what_has_ended_is_not() -> None:
     assert missing_partitions(entry, (more, more)) == ()
     entry.record = structs.replace(entry.record, status=TxnStatus.EMPTY)
     assert missing_partitions(entry, (more, more)) == (more,)
+
+
+def test_INV_TC16_how_many_ids_are_in_which_state_is_known_without_counting() -> None:
+    table, orphan = TransactionTable(), orphan_id(ProducerId(9))
+    for number, name in enumerate(("a", "b", orphan)):
+        entry = table.get_or_add(name)
+        for status in (TxnStatus.EMPTY, TxnStatus.ONGOING, TxnStatus.PREPARE_ABORT):
+            table.install(entry, structs.replace(entry.record, producer_id=number, status=status))
+    table.get_or_add("never written")
+    counted = {status: count for status, count in table.status_counts.items() if count}
+    assert counted == {TxnStatus.PREPARE_ABORT: 2}
+    table.install(
+        entry := table.entries["a"], structs.replace(entry.record, status=TxnStatus.COMPLETE_ABORT)
+    )
+    table.forget(entry)
+    table.forget(table.entries[orphan])
+    table.forget(table.entries["never written"])
+    counted = {status: count for status, count in table.status_counts.items() if count}
+    assert counted == {TxnStatus.PREPARE_ABORT: 1}

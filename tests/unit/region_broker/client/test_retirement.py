@@ -4,15 +4,19 @@ Method: librdkafka's own mock broker, which confluent-kafka brings with it, answ
 transaction INVALID_PRODUCER_EPOCH one after the other, as a broker that fences does.
 """
 
+import asyncio
 import ctypes
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from region_broker.client import TransactionalProducer, transactional_producer
 from region_broker.client.retirement import retire
 
 PRODUCE = 0
@@ -88,3 +92,64 @@ def test_INV_CP13_tells_what_is_left_when_the_time_is_over(
     producer, _ = fenced
     assert retire(producer, 0.0) > 0
     assert retire(producer, WAIT_S) == 0
+
+
+class Waiting:
+    """Stands for a librdkafka producer with a request under way; `steps` notes what is done with any of them."""
+
+    steps: ClassVar[list[str]] = []
+
+    def __init__(self, committing: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
+        self.steps.append("built")
+        self.goes_on = threading.Event()
+        self._left = 1
+        self._committing, self._loop = committing, loop
+
+    def begin_transaction(self) -> None:
+        """It has."""
+
+    def commit_transaction(self, _timeout_s: float) -> None:
+        self._loop.call_soon_threadsafe(self._committing.set)
+        assert self.goes_on.wait(WAIT_S)
+
+    def purge(self) -> None:
+        self.steps.append("purged")
+        self._left = 0
+
+    def flush(self, _timeout_s: float) -> int:
+        return 0
+
+    def __len__(self) -> int:
+        return self._left
+
+
+async def test_INV_CP13_one_whose_commit_was_cancelled_is_let_go_before_the_next_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No error has condemned it, and it was dropped as it was."""
+    committing, loop = asyncio.Event(), asyncio.get_running_loop()
+    built: list[Waiting] = []
+
+    def initialised(*_arguments: object) -> Waiting:
+        built.append(Waiting(committing, loop))
+        return built[-1]
+
+    monkeypatch.setattr(transactional_producer, "initialised", initialised)
+    monkeypatch.setattr(Waiting, "steps", [])
+    async with TransactionalProducer(bootstrap="nowhere", transactional_id="p") as producer:
+
+        async def write() -> None:
+            async with producer.transaction():
+                pass
+
+        async with asyncio.TaskGroup() as tasks:
+            cut_off = tasks.create_task(write())
+            await committing.wait()
+            cut_off.cancel()
+        committing.clear()
+        built[0].goes_on.set()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(write())
+            await committing.wait()
+            built[1].goes_on.set()
+    assert Waiting.steps[:3] == ["built", "purged", "built"]

@@ -1,5 +1,6 @@
 """Open transactions by partition, and ending one, over HTTP: a real coordinator and real partitions."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,12 +10,16 @@ import pytest
 from aiohttp import ClientSession, web
 
 from idempotency.identity import TopicName, TopicPartition
+from idempotency.java_hash import ledger_shard
 from region_broker.http_api.app import HttpServer
-from region_broker.http_api.routes_transactions import add_abort_routes
+from region_broker.http_api.routes_transactions import add_abort_routes, add_transaction_routes
 from region_broker.region.transaction_desk import TransactionDesk
 from region_broker.region.verdict_service import VerdictRefused
 from tests.fixtures.kafka_port import RawClient, WireFixture
-from tests.fixtures.transaction_port import batch_of, begin, end, join, produce, txn_broker
+from tests.fixtures.transaction_port import batch_of, begin, end, init, join, produce, txn_broker
+from txn_coordinator.ports import LedgerFailed
+from txn_coordinator.serving.administration import TransactionAdministration
+from txn_coordinator.verdicts import TxnVerdict
 
 FENCED = 90
 
@@ -45,6 +50,7 @@ async def served(
         app, acting = web.Application(), Acting()
         desk = TransactionDesk(fixture.services.partitions, txn.admin, acting)
         add_abort_routes(app, acting, desk)
+        add_transaction_routes(app, acting, desk, lambda: 1)
         server = HttpServer(app)
         host, port = await server.start("127.0.0.1", 0)
         async with ClientSession(f"http://{host}:{port}") as http:
@@ -135,3 +141,29 @@ async def test_HV1_HV2_only_the_primary_region_and_only_json(tmp_path: Path) -> 
         async with http.get("/v1/transactions/open") as response:
             assert response.status == 409
             assert (await response.json(content_type=None))["url"] == "http://eu:1"
+
+
+async def test_INV_TN3_with_a_shard_out_of_service_no_list_says_that_there_are_no_transactions(
+    tmp_path: Path,
+) -> None:
+    """An id whose own shard is served is told; a client takes nothing for "nobody has this id"."""
+    async with served(tmp_path) as (fixture, client, http, _acting), asyncio.timeout(30):
+        admin = fixture.services.txn_admin
+        assert isinstance(admin, TransactionAdministration)
+        shards = list(admin._shards)
+        names = {ledger_shard(name, len(shards)): name for name in ("a", "b", "c", "d", "e")}
+        for name in names.values():
+            assert (await init(client, name)).error_code == 0
+        shards[1].fail(LedgerFailed("the disk"))
+
+        async def ask(query: str) -> tuple[int, Any]:
+            async with http.get(f"/v1/transactions{query}") as response:
+                return response.status, await response.json(content_type=None)
+
+        for query in ("", "/open", f"?transactional_id={names[1]}"):
+            status, body = await ask(query)
+            assert (status, body["code"]) == (503, "no-coordinator"), query
+        status, body = await ask(f"?transactional_id={names[0]}")
+        assert (status, [row["state"] for row in body["transactions"]]) == (200, ["empty"])
+        assert await ask("?transactional_id=") == (200, {"now_ms": 1, "transactions": []})
+        assert isinstance(admin.status_counts(), TxnVerdict)

@@ -324,13 +324,22 @@ async def test_a_region_that_does_not_act_says_who_does() -> None:
 
 
 class Ledger:
-    """A coordinator with two transactional ids."""
+    """A coordinator with two transactional ids, in the region of `bench`."""
 
-    def transactions(self) -> Sequence[Any]:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def describe(self, transactional_id: str) -> Any:
+        return next(
+            (each for each in self.listing() if each.transactional_id == transactional_id), None
+        )
+
+    def listing(self) -> Sequence[Any]:
+        self._bench.service.check_acting()
         return [
             SimpleNamespace(
                 transactional_id=name, status=status, producer_id=4, producer_epoch=2,
-                partitions=(TopicPartition(TopicName("orders"), 3),), timeout_ms=60_000, start_ms=5,
+                last_producer_epoch=1, partitions=(TopicPartition(TopicName("orders"), 3),), timeout_ms=60_000, start_ms=5,
                 last_update_ms=7, region_epoch=OLD,
             )
             for name, status in (("a", TxnStatus.ONGOING), ("b", TxnStatus.COMPLETE_COMMIT))
@@ -341,7 +350,7 @@ class Ledger:
 async def served() -> AsyncIterator[tuple[Bench, ClientSession]]:
     bench = Bench()
     app = web.Application()
-    add_transaction_routes(app, bench.service, Ledger(), lambda: 1_000)
+    add_transaction_routes(app, bench.service, Ledger(bench), lambda: 1_000)
     server = HttpServer(app)
     host, port = await server.start("127.0.0.1", 0)
     async with ClientSession(f"http://{host}:{port}") as http:
@@ -379,6 +388,7 @@ async def test_transactions_route(served: tuple[Bench, ClientSession]) -> None:
     status, body = await get(http, "/v1/transactions?transactional_id=a")
     (row,) = body["transactions"]
     assert (row["state"], row["partitions"]) == ("ongoing", ["orders-3"])
+    assert (row["producer_epoch"], row["last_producer_epoch"]) == (2, 1)
     bench.standing.acting = False
     for path in ("/v1/transactions", "/v1/verdict?topic=orders&partition=0&offset=0"):
         status, body = await get(http, path)

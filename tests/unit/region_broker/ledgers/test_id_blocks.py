@@ -4,15 +4,22 @@ import itertools
 import random
 from uuid import UUID
 
-from idempotency.producer_ids import STRETCH_BITS, STRETCH_BLOCKS
+from idempotency.identity import ProducerId
+from idempotency.producer_ids import (
+    STRETCH_BITS,
+    STRETCH_BLOCKS,
+    TRANSACTIONAL_STRETCH_BITS,
+    is_of_transactions,
+)
 from region_broker.ledgers.id_blocks import DrawnIdBlocks
 
 
 class Draws:
     """`Chance` that draws what it is told."""
 
-    def __init__(self, *draws: int) -> None:
+    def __init__(self, *draws: int, bits: int = STRETCH_BITS) -> None:
         self._draws = iter(draws)
+        self._bits = bits
 
     def uniform(self, low: float, high: float) -> float:
         return random.uniform(low, high)
@@ -21,7 +28,7 @@ class Draws:
         return UUID(int=0)
 
     def randbits(self, bit_count: int) -> int:
-        assert bit_count == STRETCH_BITS
+        assert bit_count == self._bits
         return next(self._draws)
 
 
@@ -36,3 +43,22 @@ async def test_C11_a_stretch_is_used_up_before_another_is_drawn() -> None:
         assert given[0].first == start
         assert given[-1].first == (ordinal << 60) + 5 * STRETCH_BLOCKS * 1000
         assert {(block.end - 1) >> 60 for block in given} == {ordinal}
+
+
+async def test_INV_I4_ids_of_transactions_lie_above_all_others_of_their_region() -> None:
+    for ordinal in (0, 7):
+        highest = DrawnIdBlocks(Draws((1 << STRETCH_BITS) - 1), ordinal)
+        others = [await highest.next_block() for _ in range(STRETCH_BLOCKS)]
+        assert not is_of_transactions(ProducerId(others[-1].end - 1))
+        for draw in (0, (1 << TRANSACTIONAL_STRETCH_BITS) - 1):
+            chance = Draws(draw, bits=TRANSACTIONAL_STRETCH_BITS)
+            blocks = DrawnIdBlocks(chance, ordinal, transactional=True)
+            given = [await blocks.next_block() for _ in range(STRETCH_BLOCKS)]
+            assert all(left.end == right.first for left, right in itertools.pairwise(given))
+            assert others[-1].end <= given[0].first
+            assert {each >> 60 for each in (given[0].first, given[-1].end - 1)} == {ordinal}
+            assert all(
+                is_of_transactions(ProducerId(each))
+                for block in given
+                for each in (block.first, block.end - 1)
+            )

@@ -1,0 +1,111 @@
+"""Whose a transactional id is now: still this producer's own, or another instance's that was given it since.
+
+INV-CP20  a pair of producer id and epoch that came after a producer's own is another instance's, whichever region acts now. It
+          is the producer's own if that one asked for it: under the region epoch that gave it, or with its own pair
+INV-CP21  that nobody tells who holds the id is no word that nobody does
+
+The region epoch of a pair is the one that gave it out. A planned switch changes which region epoch acts and leaves pairs in
+force (INV-TC14), so it says nothing of who has been given one since; only a failover fences them all (T22).
+
+Where no answer came, the producer may hold what it does not know of. So a pair under a region epoch that it asked under since
+counts as its own, and so does the next epoch where the region aborted what was open:
+
+    bumped for the producer's own pair      `last_producer_epoch` names it: by an abort of its own (KIP-360), by a failover
+    bumped by the region, after a time-out  the transaction was open for that long; another instance would have ended it
+
+It counts on TV1, as librdkafka speaks it: a commit leaves the pair as it is.
+
+Not here: asking (`verdicts`), what follows from it (`transactional_producer`).
+"""
+
+from typing import Final
+
+from idempotency.identity import RegionEpoch
+from region_broker.client.verdicts import Standing
+
+_IDLE: Final = "empty"
+_ABORTED_BY_REGION: Final = frozenset({"prepare_abort", "complete_abort", "prepare_epoch_fence"})
+
+
+class Succession:
+    """What one producer knows of its hold on its transactional id."""
+
+    def __init__(self) -> None:
+        """Nothing was asked for yet."""
+        self._own: Standing | None = None
+        self._asked_under: set[RegionEpoch] = set()
+        """Since the own pair was told: one that was given under these may be ours, without our knowing."""
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the region has said which pair is this producer's."""
+        return self._own is not None
+
+    @property
+    def has_asked(self) -> bool:
+        """Return whether another pair was asked for since, and nothing came of it."""
+        return bool(self._asked_under)
+
+    def ask_under(self, region_epoch: RegionEpoch) -> None:
+        """Note that a pair is asked for under a region epoch."""
+        self._asked_under.add(region_epoch)
+
+    def hold(self, standing: Standing | None) -> None:
+        """Take what stands right after this producer was given its pair; None if nobody told.
+
+        Such a pair has begun nothing: one that has is another instance's, which came in between.
+        """
+        self._own = standing if standing is not None and standing.state == _IDLE else None
+        if self._own is not None:
+            self._asked_under.clear()
+
+    def follow(self, standing: Standing | None) -> None:
+        """Take the pair that an abort of this producer's own may have brought (KIP-360), and no other."""
+        if standing is not None and self._was_bumped_for_own(standing):
+            self._own = standing
+
+    def is_anothers(self, standing: Standing | None, *, timed_out: bool) -> bool:
+        """Return whether another instance was given the id since (INV-CP20); None stands for an id that nothing is known of.
+
+        `timed_out`: the producer's transaction was open for its whole time-out. Only where `is_known`.
+        """
+        own = self._own
+        assert own is not None, "INV-CP20: nothing to compare with"
+        if standing is None or standing.region_epoch in self._asked_under:
+            return False
+        if standing.region_epoch != own.region_epoch:
+            # One from before ours stands where a failover has lost ours.
+            return standing.region_epoch > own.region_epoch
+        if standing.producer_id != own.producer_id:
+            return True
+        if standing.producer_epoch <= own.producer_epoch or self._was_bumped_for_own(standing):
+            return False
+        return not (timed_out and self.was_ended_by_region(standing))
+
+    def was_ended_by_region(self, standing: Standing | None) -> bool:
+        """Return whether what stands may be an abort of this producer's transaction by the region itself.
+
+        It gives the producer's next epoch to nobody then; another instance would have been given that or a later one.
+        """
+        return (
+            standing is not None
+            and standing.state in _ABORTED_BY_REGION
+            and self._is_next_of_own(standing)
+        )
+
+    def _was_bumped_for_own(self, standing: Standing) -> bool:
+        own = self._own
+        if own is None or not self._is_next_of_own(standing):
+            return False
+        last = standing.last_producer_epoch
+        if last is None:  # a region of an older version, which does not tell
+            return standing.state in _ABORTED_BY_REGION
+        return last == own.producer_epoch
+
+    def _is_next_of_own(self, standing: Standing) -> bool:
+        own = self._own
+        return (
+            own is not None
+            and standing.producer_id == own.producer_id
+            and standing.producer_epoch == own.producer_epoch + 1
+        )
