@@ -13,16 +13,28 @@ from pathlib import Path
 from typing import Final
 
 from idempotency.partition_state import AbortedTxn
+from region_broker.log.built_aside import BuiltAside
 from region_broker.log.failures import NotABatchBoundary
 from region_broker.log.file_names import ABORTED_SUFFIX
 from region_broker.log.indexes.aborted_index import AbortedIndex, decode_aborted
 from region_broker.log.indexes.checked_file import FrameError
-from region_broker.log.replay import write_aborted_file
-from region_broker.log.segment import BatchAtTime, ReadSlice, SealedCache, Segment, read_log_index
+from region_broker.log.log_config import NodeLogConfig
+from region_broker.log.replay import aborted_by_replay, write_aborted_file
+from region_broker.log.segment import (
+    BatchAtTime,
+    ReadSlice,
+    SealedCache,
+    Segment,
+    check_descriptors,
+    own_segment,
+    read_log_index,
+)
 
 logger: Final = logging.getLogger(__name__)
 
 POSITIONS_REMEMBERED: Final = 64
+OWN_FILES_MAX: Final = 8
+"""How many files a thread has open that builds an index again."""
 
 
 class SegmentList:
@@ -149,18 +161,45 @@ class SegmentList:
             yield from aborted.overlapping(start, end, bound)
 
     def _aborted_of(self, segment: Segment, *, wait: bool) -> AbortedIndex:
-        def load() -> AbortedIndex:
+        return self._cache.aborted.get(segment.path, lambda: self._load_aborted(segment, wait=wait))
+
+    def _load_aborted(self, segment: Segment, *, wait: bool) -> AbortedIndex:
+        asides = self._cache.aborted_aside
+        aside = None if wait else asides.held(segment.path)
+        if aside is None:
             path = segment.path.with_suffix(ABORTED_SUFFIX)
             try:
                 return decode_aborted(read_log_index(self._cache.disk, path, wait=wait))
-            except (
-                OSError,
-                FrameError,
-            ) as error:  # whatever is wrong with the file: the log says the same
+            except (OSError, FrameError) as error:
+                # Whatever is wrong with the file: the log says the same.
+                if not wait:
+                    check_descriptors(error)
                 logger.warning("%s: %s", path, error)
-                return AbortedIndex.of(write_aborted_file(self._folder, self.segments, segment))
+            if not wait:
+                aside = asides.get(segment.path, lambda: self._building(segment))
+        if aside is not None:
+            aside.check_done(segment.path, segment.size_bytes)
+            if aside.value is not None:
+                return aside.value
+            asides.forget(
+                segment.path
+            )  # the segments below may have been others before it was done
+        return AbortedIndex.of(write_aborted_file(self._folder, self.segments, segment))
 
-        return self._cache.aborted.get(segment.path, load)
+    def _building(self, segment: Segment) -> BuiltAside[AbortedIndex]:
+        """Return what builds it again in a thread, by files of its own."""
+        disk = self._cache.disk
+        upto = self.segments[: self.slot(segment.base_offset) + 1]
+
+        def build() -> AbortedIndex:
+            cache = SealedCache(disk, NodeLogConfig(open_files_max=OWN_FILES_MAX))
+            try:
+                own = [own_segment(each, cache) for each in upto]
+                return AbortedIndex.of(aborted_by_replay(self._folder, own, own[-1]))
+            finally:
+                cache.close()
+
+        return BuiltAside(build)
 
     def slot(self, offset: int) -> int:
         return max(bisect_right(self.bases, offset) - 1, 0)
