@@ -3,6 +3,7 @@
 INV-SG4  with `wait=False` nothing waits for the device: what is not in memory is ColdRange, an index that has to be built again AsideRange, and
          nothing has changed. Where no file can be opened now (EMFILE) that is said, and nothing is built again
 INV-SG5  what a read returns has no more than a quarter of its memory unused: it may wait for long for a reader who takes it slowly
+INV-SG6  what one step of the event loop deletes is bounded by what the disk has to do for it: by files to remove, and by logs to sync
 The file holds whole batches back to back; offsets grow; the first one is not below `base_offset`. A sealed segment
 never changes. What is read is whole batches, byte for byte as written.
 
@@ -43,6 +44,8 @@ SEGMENT_CACHE_ENTRIES: Final = 64
 DELETED_AT_ONCE: Final = 200
 """How many small segments retention deletes in one step of the loop: four files each, some 10 ms."""
 _BYTES_OF_ONE: Final = 16 << 20
+_LOG_IN_SEGMENTS: Final = 20
+"""What a log costs of that, however few segments go: up to four syncs, of its state, its checkpoint and its folder."""
 
 
 class SealedCache:
@@ -558,17 +561,22 @@ def remove_segment_files(folder: Path, cache: SealedCache, base_offsets: Iterabl
 
 @dataclass(slots=True)
 class DeletionBudget:
-    """How much one step of the event loop may delete: a small segment takes 1 of `left`, one of a GiB some 64, as the file system does."""
+    """How much one step of the event loop may delete: a small segment takes 1 of `left`, one of a GiB some 64, as the file system does; and each
+    log 20 more, for its syncs (INV-SG6)."""
 
     left: int = DELETED_AT_ONCE
 
     def granted(self, segments: Sequence[Segment]) -> int:
-        """Take for the oldest of the segments; return for how many it is enough. One is let in while anything is left."""
-        for count, segment in enumerate(segments):
+        """Take for the oldest segments of a log; return for how many it is enough. One is let in while anything is left."""
+        count = 0
+        for segment in segments:
             if self.left <= 0:
-                return count
+                break
             self.left -= 1 + segment.size_bytes // _BYTES_OF_ONE
-        return len(segments)
+            count += 1
+        if count:
+            self.left -= _LOG_IN_SEGMENTS
+        return count
 
 
 def expired_count(
