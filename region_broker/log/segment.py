@@ -530,6 +530,16 @@ class Segment:
         return aside.value
 
 
+def knows_times(segment: Segment) -> bool:
+    """Return whether the newest time of a segment is in memory."""
+    return segment._max_timestamp_ms is not None
+
+
+def learn_times(segment: Segment, own: Segment) -> None:
+    """Take over the times of a sealed segment that its `own_segment` has looked up in a thread; nobody has cut it since."""
+    segment._max_timestamp_ms, segment._first_timestamp_ms = own._max_timestamp_ms, own._first_timestamp_ms  # fmt: skip
+
+
 def own_segment(sealed: Segment, cache: SealedCache) -> Segment:
     """Return a sealed segment for use in a thread: with files and indexes of its own."""
     return Segment(

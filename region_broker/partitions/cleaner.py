@@ -35,7 +35,13 @@ from region_broker.log.indexes.producer_snapshots import load_newest
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.replay import rebuild_state
-from region_broker.log.segment import SealedCache, Segment, own_segment
+from region_broker.log.segment import (
+    SealedCache,
+    Segment,
+    knows_times,
+    learn_times,
+    own_segment,
+)
 from region_broker.partitions.pace import Worker
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
@@ -86,23 +92,25 @@ class Cleaner:
         """Clean the log that needs it most; return whether there was one that could be cleaned."""
         failed: set[Partition] = set()
         while True:
-            found = self._dirtiest(failed)
+            found = await self._dirtiest(failed)
             if found is None:
                 return False
             if await self.clean(*found):
                 return True
             failed.add(found[0])
 
-    def _dirtiest(self, without: set[Partition]) -> tuple[Partition, Filth] | None:
+    async def _dirtiest(self, without: set[Partition]) -> tuple[Partition, Filth] | None:
         now_ms = self._parts.clock.wall_ms()
         best: tuple[Partition, Filth] | None = None
-        for partition in self._parts.partitions():
+        for partition in list(self._parts.partitions()):
             config = partition.log.config
             if not config.compacts or partition.failed is not None or partition in without:
                 continue
             if partition.log.cleaning.given_up:
                 continue
             try:
+                if not await self._knows_times(partition.log):
+                    continue
                 filth = filth_of(partition, self._parts.bound_of(partition), now_ms)
             except (LogError, OSError) as error:
                 logger.warning("%s is not cleaned: %s", partition.tp, error)
@@ -112,6 +120,30 @@ class Cleaner:
             ):
                 best = partition, filth
         return best
+
+    async def _knows_times(self, log: PartitionLog) -> bool:
+        """Have the times of sealed segments looked up that a start has not looked into, in the thread (INV-CLN5); False where the log changed
+        meanwhile. Raises LogError, OSError."""
+        unknown = [segment for segment in sealed_segments(log) if not knows_times(segment)]
+        if not unknown:
+            return True
+        interruptions = log.cleaning.interruptions
+        cache = SealedCache(self._parts.disk, NodeLogConfig(open_files_max=RUN_FILES_MAX))
+        own = [own_segment(segment, cache) for segment in unknown]
+
+        def look() -> None:
+            for segment in own:
+                segment.latest_ms(wait=True)
+
+        try:
+            await self._parts.worker.start(look)
+        finally:
+            cache.close()
+        if log.failed is not None or log.cleaning.interruptions != interruptions:
+            return False
+        for segment, looked in zip(unknown, own, strict=True):
+            learn_times(segment, looked)
+        return True
 
     async def clean(self, partition: Partition, filth: Filth) -> bool:
         """Clean one log as far as `filth` allows; return whether it came to its end. Not while it is mended (INV-CLS4)."""

@@ -13,7 +13,7 @@ from idempotency.visibility import AbortedTxn
 from region_broker.log.cleaning.planning import groups
 from region_broker.log.cleaning.state import Swap
 from region_broker.log.cleaning.transactions import CleanedTransactions
-from region_broker.log.file_names import ABORTED_SUFFIX
+from region_broker.log.file_names import ABORTED_SUFFIX, INDEX_SUFFIX
 from region_broker.partitions.cleaner import Cleaner, CleanerParts
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
@@ -120,3 +120,21 @@ def test_INV_CLP2_one_swap_is_of_so_many_segments_and_no_more(
     assert clean(some, Watched())
     assert left(some) == before
     assert max(len(swap.bases) for swap in swaps) == 3
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_INV_CLN5_the_times_of_segments_are_looked_up_by_the_thread(is_sound: bool) -> None:
+    some, worker = of_aborts(), Watched()
+    if not is_sound:
+        some.disk.damage(some.folder / f"{0:020d}{INDEX_SUFFIX}", 6)
+    on_the_loop: list[Path] = []
+
+    def note(operation: str, path: Path) -> None:
+        if operation in {"open", "read_file"} and path.suffix == INDEX_SUFFIX and not worker.is_at_work:  # fmt: skip
+            on_the_loop.append(path)
+
+    some.disk.fault = note
+    assert clean(some, worker)
+    assert on_the_loop == []
+    some.disk.fault = None
+    assert [value for _, key, value in left(some) if key == "a"] == ["good 3"]
