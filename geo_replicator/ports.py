@@ -173,7 +173,7 @@ class MirrorLogs(Protocol):
         ...
 
     def delete_below(self, key: LogKey, offset: int) -> None:
-        """Let the log start at `offset`, which its readers see at once; delete whole segments below (T14)."""
+        """Let the log start at `offset`, which its readers see at once (T14); waits for no disk: bytes go, and it is durable, later (INV-NST2)."""
         ...
 
     def watch(self, on_durable: Callable[[LogKey], None]) -> None:

@@ -7,7 +7,8 @@ INV-CO2  it ends: after WARM_TRIES_MAX ranges in one reading the loop waits for 
 INV-CO3  at most WARM_THREADS ranges are read in at a time, each at most as large as one answer; the others queue, one
         for each reader
 
-Sealed batches that are opened for readers go the same way, where they are large (`SealedRange`).
+Sealed batches that are opened for readers go the same way, where they are large (`SealedRange`), and indexes that have to be built again
+(`built_aside`).
 Not here: what is in memory (`disk`), what a reader may see (`partitions.partition`).
 """
 
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from region_broker.log.failures import ColdRange, SealedRange
+from region_broker.log.failures import AsideRange, ColdRange
 from region_broker.ports.disk import Disk
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class ColdReads:
         return ranges
 
     def _read_in(self, cold: ColdRange) -> None:
-        if isinstance(cold, SealedRange):
+        if isinstance(cold, AsideRange):
             cold.work()
             return
         try:

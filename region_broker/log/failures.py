@@ -84,13 +84,21 @@ class ColdRange(Exception):
         """What the same reading also lacks: it looked on."""
 
 
-class SealedRange(ColdRange):
-    """A read that was not to wait met more sealed bytes than it opens itself: call `work` in a thread, and read again."""
+class AsideRange(ColdRange):
+    """A read that was not to wait met what takes long to make: call `work` in a thread, and read again."""
+
+    def __init__(self, work: Callable[[], None], path: Path, size_bytes: int) -> None:
+        """Carry what makes it, and of how many bytes."""
+        super().__init__(path, 0, size_bytes)
+        self.work = work
+
+
+class SealedRange(AsideRange):
+    """As above: more sealed bytes than it opens itself."""
 
     def __init__(self, work: Callable[[], None], size_bytes: int) -> None:
         """Carry what opens them."""
-        super().__init__(Path(), 0, size_bytes)
-        self.work = work
+        super().__init__(work, Path(), size_bytes)
 
 
 class OffsetOutOfRange(LogError):

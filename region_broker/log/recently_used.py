@@ -39,6 +39,10 @@ class RecentlyUsed(Generic[K, V]):
             self._drop(next(iter(self._values)))
         return value
 
+    def held(self, key: K) -> V | None:
+        """Return the value if it is held; that is no use of it."""
+        return self._values.get(key)
+
     def forget(self, key: K) -> None:
         """Drop the value if it is held: its file is about to be removed or cut."""
         if key in self._values:

@@ -186,18 +186,25 @@ def _marker_of(segment: Segment, header: BatchHeader, batch: Buffer) -> MarkerFa
 def write_aborted_file(
     folder: Path, segments: list[Segment], segment: Segment
 ) -> tuple[AbortedTxn, ...]:
-    """Build the aborted index of a sealed segment again by replay, and write it; if that fails, the next read does it again."""
+    """Build the aborted index of a sealed segment again, and write it; if that fails, the next read does it again."""
     path = segment.path.with_suffix(ABORTED_SUFFIX)
     logger.info("%s is built again", path)
-    disk = segment.cache.disk
-    state = rebuild_state(folder, segments, segment.base_offset)
-    replay(segments, state, segment.base_offset, segment.next_offset)
-    entries = aborted_with_marker_in(state, segment.base_offset, segment.next_offset)
+    entries = aborted_by_replay(folder, segments, segment)
     try:
-        disk.write_file_atomic(path, encode_aborted(entries))
+        segment.cache.disk.write_file_atomic(path, encode_aborted(entries))
     except OSError as error:
         logger.warning("%s cannot be written, it is built again when it is read: %s", path, error)
     return entries
+
+
+def aborted_by_replay(
+    folder: Path, segments: Sequence[Segment], segment: Segment
+) -> tuple[AbortedTxn, ...]:
+    """Return what belongs into the aborted index of a sealed segment, one of `segments`; raises LogDamaged, OSError."""
+    start, end = segment.base_offset, segment.next_offset
+    state = rebuild_state(folder, segments, start)
+    replay(segments, state, start, end)
+    return aborted_with_marker_in(state, start, end)
 
 
 def aborted_with_marker_in(state: PartitionState, start: int, end: int) -> tuple[AbortedTxn, ...]:

@@ -1,7 +1,9 @@
 """One segment: a file of whole record batches as they travel on the wire, and where to find them in it.
 
-INV-SG4  with `wait=False` nothing waits for the device: what is not in memory is ColdRange, and nothing has changed
+INV-SG4  with `wait=False` nothing waits for the device: what is not in memory is ColdRange, an index that has to be built again AsideRange, and
+         nothing has changed. Where no file can be opened now (EMFILE) that is said, and nothing is built again
 INV-SG5  what a read returns has no more than a quarter of its memory unused: it may wait for long for a reader who takes it slowly
+INV-SG6  what one step of the event loop deletes is bounded by what the disk has to do for it: by files to remove, and by logs to sync
 The file holds whole batches back to back; offsets grow; the first one is not below `base_offset`. A sealed segment
 never changes. What is read is whole batches, byte for byte as written.
 
@@ -18,6 +20,7 @@ from typing import Final, NamedTuple
 
 from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read_header
 from region_broker.limits import LOOKUP_BATCHES_MAX
+from region_broker.log.built_aside import BuiltAside
 from region_broker.log.failures import ColdRange, LogDamaged
 from region_broker.log.file_names import INDEX_SUFFIX, LOG_SUFFIX, file_name
 from region_broker.log.indexes.aborted_index import AbortedIndex
@@ -32,7 +35,7 @@ from region_broker.log.indexes.sparse_index import (
 )
 from region_broker.log.log_config import INT32_MAX, LogConfig, NodeLogConfig
 from region_broker.log.recently_used import RecentlyUsed
-from region_broker.ports.disk import Buffer, Disk, DiskFile
+from region_broker.ports.disk import NO_DESCRIPTORS, Buffer, Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)
 
@@ -41,12 +44,14 @@ SEGMENT_CACHE_ENTRIES: Final = 64
 DELETED_AT_ONCE: Final = 200
 """How many small segments retention deletes in one step of the loop: four files each, some 10 ms."""
 _BYTES_OF_ONE: Final = 16 << 20
+_LOG_IN_SEGMENTS: Final = 20
+"""What a log costs of that, however few segments go: up to four syncs, of its state, its checkpoint and its folder."""
 
 
 class SealedCache:
     """What is kept open or in memory of sealed segments, bounded for the whole node."""
 
-    __slots__ = ("aborted", "disk", "files", "indexes")
+    __slots__ = ("aborted", "aborted_aside", "disk", "files", "indexes", "indexes_aside")
 
     def __init__(self, disk: Disk, config: NodeLogConfig) -> None:
         """Hold `open_files_max` files, and 64 indexes of each kind."""
@@ -56,15 +61,34 @@ class SealedCache:
         )
         self.indexes: RecentlyUsed[Path, SparseIndex] = RecentlyUsed(SEGMENT_CACHE_ENTRIES)
         self.aborted: RecentlyUsed[Path, AbortedIndex] = RecentlyUsed(SEGMENT_CACHE_ENTRIES)
+        self.indexes_aside: RecentlyUsed[Path, BuiltAside[_Rebuilt]] = RecentlyUsed(
+            SEGMENT_CACHE_ENTRIES
+        )
+        self.aborted_aside: RecentlyUsed[Path, BuiltAside[AbortedIndex]] = RecentlyUsed(
+            SEGMENT_CACHE_ENTRIES
+        )
 
     def forget(self, path: Path) -> None:
         """Drop all of one segment: it is about to be removed or cut."""
-        for cache in (self.files, self.indexes, self.aborted):
+        for cache in (
+            self.files,
+            self.indexes,
+            self.aborted,
+            self.indexes_aside,
+            self.aborted_aside,
+        ):
             cache.forget(path)
 
     def close(self) -> None:
         """Close all files."""
         self.files.clear()
+
+
+class _Rebuilt(NamedTuple):
+    """An index that was built again, and what its file would say of the segment."""
+
+    sparse: SparseIndex
+    summary: SegmentSummary
 
 
 class ReadSlice(NamedTuple):
@@ -437,11 +461,14 @@ class Segment:
         return self.path.with_suffix(INDEX_SUFFIX)
 
     def read_index_file(self, *, wait: bool = True) -> tuple[SparseIndex, SegmentSummary] | None:
-        """Return the index file's content; None, said loudly, if it is missing, damaged, or cannot be read."""
+        """Return the index file's content; None, said loudly, if it is missing, damaged, or cannot be read. Unless `wait` raises ColdRange, and
+        OSError where no file can be opened now."""
         try:
             data = read_log_index(self.cache.disk, self.index_path(), wait=wait)
             return decode_index(data, self.config.index_interval_bytes)
         except (OSError, FrameError) as error:  # INV-X3: whatever is wrong with the file
+            if not wait:
+                check_descriptors(error)
             logger.warning("%s: index is built again: %s", self.index_path(), error)
             return None
 
@@ -461,9 +488,12 @@ class Segment:
         return index
 
     def _load_index(self, *, wait: bool) -> SparseIndex:
-        found = self.read_index_file(wait=wait)
-        if found is None:
+        aside = None if wait else self.cache.indexes_aside.held(self.path)
+        found = self.read_index_file(wait=wait) if aside is None else self._built(aside)
+        if found is None and wait:
             return self.rebuild_index()
+        if found is None:
+            found = self._built(self.cache.indexes_aside.get(self.path, self._building))
         index, summary = found
         if summary.size_bytes != self.size_bytes:
             raise LogDamaged(
@@ -473,6 +503,55 @@ class Segment:
         self._max_timestamp_ms = summary.max_timestamp_ms
         self._first_timestamp_ms = summary.first_timestamp_ms
         return index
+
+    def _building(self) -> BuiltAside[_Rebuilt]:
+        """Return what builds the index again in a thread, by a file of its own."""
+        own = own_segment(self, self.cache)
+
+        def build() -> _Rebuilt:
+            own.file = own.cache.disk.open(own.path)
+            try:
+                return _Rebuilt(own.rebuild_index(), own.summary())
+            finally:
+                own.file.close()
+
+        return BuiltAside(build)
+
+    def _built(self, aside: BuiltAside[_Rebuilt]) -> _Rebuilt:
+        """Return what was built again, or raise what was in the way; AsideRange until then."""
+        aside.check_done(self.path, self.size_bytes)
+        if aside.error is not None:
+            if not isinstance(
+                aside.error, LogDamaged
+            ):  # which stays so until the segment is mended: another one then
+                self.cache.indexes_aside.forget(self.path)
+            raise aside.error
+        assert aside.value is not None
+        return aside.value
+
+
+def knows_times(segment: Segment) -> bool:
+    """Return whether the newest time of a segment is in memory."""
+    return segment._max_timestamp_ms is not None
+
+
+def learn_times(segment: Segment, own: Segment) -> None:
+    """Take over the times of a sealed segment that its `own_segment` has looked up in a thread; nobody has cut it since."""
+    segment._max_timestamp_ms, segment._first_timestamp_ms = own._max_timestamp_ms, own._first_timestamp_ms  # fmt: skip
+
+
+def own_segment(sealed: Segment, cache: SealedCache) -> Segment:
+    """Return a sealed segment for use in a thread: with files and indexes of its own."""
+    return Segment(
+        sealed.path, sealed.base_offset, cache, sealed.config,
+        size_bytes=sealed.size_bytes, next_offset=sealed.next_offset, aborted_from=sealed.aborted_from,
+    )  # fmt: skip
+
+
+def check_descriptors(error: Exception) -> None:
+    """Raise an error again that says nothing of a file: no file can be opened now."""
+    if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+        raise error
 
 
 def remove_segment_files(folder: Path, cache: SealedCache, base_offsets: Iterable[int]) -> None:
@@ -492,17 +571,22 @@ def remove_segment_files(folder: Path, cache: SealedCache, base_offsets: Iterabl
 
 @dataclass(slots=True)
 class DeletionBudget:
-    """How much one step of the event loop may delete: a small segment takes 1 of `left`, one of a GiB some 64, as the file system does."""
+    """How much one step of the event loop may delete: a small segment takes 1 of `left`, one of a GiB some 64, as the file system does; and each
+    log 20 more, for its syncs (INV-SG6)."""
 
     left: int = DELETED_AT_ONCE
 
     def granted(self, segments: Sequence[Segment]) -> int:
-        """Take for the oldest of the segments; return for how many it is enough. One is let in while anything is left."""
-        for count, segment in enumerate(segments):
+        """Take for the oldest segments of a log; return for how many it is enough. One is let in while anything is left."""
+        count = 0
+        for segment in segments:
             if self.left <= 0:
-                return count
+                break
             self.left -= 1 + segment.size_bytes // _BYTES_OF_ONE
-        return len(segments)
+            count += 1
+        if count:
+            self.left -= _LOG_IN_SEGMENTS
+        return count
 
 
 def expired_count(

@@ -3,6 +3,9 @@
 Segments are contiguous: each begins where the one before ends; the last one is active. Cleaned ones have holes inside,
 never at their end. A remembered position is the start of the batch at that offset, or the end of its segment.
 
+INV-SGL1  one reading that is not to wait looks into FIRST_LOOKS_MAX segments at most of which nothing is known yet since the start, then gives
+          way (AsideRange), and goes on behind them as it is repeated: a log has 10,000 segments, and a start looks into none
+
 Not here: writing, syncing, deleting (`partition_log`).
 """
 
@@ -13,16 +16,31 @@ from pathlib import Path
 from typing import Final
 
 from idempotency.partition_state import AbortedTxn
-from region_broker.log.failures import NotABatchBoundary
+from region_broker.log.built_aside import BuiltAside
+from region_broker.log.failures import AsideRange, NotABatchBoundary
 from region_broker.log.file_names import ABORTED_SUFFIX
 from region_broker.log.indexes.aborted_index import AbortedIndex, decode_aborted
 from region_broker.log.indexes.checked_file import FrameError
-from region_broker.log.replay import write_aborted_file
-from region_broker.log.segment import BatchAtTime, ReadSlice, SealedCache, Segment, read_log_index
+from region_broker.log.log_config import NodeLogConfig
+from region_broker.log.replay import aborted_by_replay, write_aborted_file
+from region_broker.log.segment import (
+    BatchAtTime,
+    ReadSlice,
+    SealedCache,
+    Segment,
+    check_descriptors,
+    knows_times,
+    own_segment,
+    read_log_index,
+)
 
 logger: Final = logging.getLogger(__name__)
 
 POSITIONS_REMEMBERED: Final = 64
+FIRST_LOOKS_MAX: Final = 200
+"""Into how many segments' small files one reading looks that is not to wait: some 6 ms. What it finds there is remembered."""
+OWN_FILES_MAX: Final = 8
+"""How many files a thread has open that builds an index again."""
 
 
 class SegmentList:
@@ -120,10 +138,16 @@ class SegmentList:
 
         Or, after LOOKUP_BATCHES_MAX others, an offset below which none is: from there on it may be looked for. Raises ColdRange unless `wait` (INV-SG4), LogDamaged, or OSError of the disk.
         """
+        looked = 0
         for segment in self.segments:
             if segment.base_offset >= limit:
                 break
-            if segment.next_offset <= start or segment.latest_ms(wait=wait) < timestamp_ms:
+            if segment.next_offset <= start:
+                continue
+            if not knows_times(segment):
+                looked += 1
+                _check_looks(looked, segment, wait=wait)
+            if segment.latest_ms(wait=wait) < timestamp_ms:
                 continue
             found = segment.first_reaching(timestamp_ms, start, wait=wait)
             if found is None and segment.base_offset < start:
@@ -139,28 +163,59 @@ class SegmentList:
         self, start: int, end: int, bound: int, *, wait: bool = True
     ) -> Iterator[AbortedTxn]:
         """Yield aborted transactions that touch [start, end) with a marker below `bound` in a sealed segment."""
+        looked = 0
         for segment in self.segments[self.slot(start) :]:
             if segment.file is not None:
                 break
-            if segment.aborted_from is not None and segment.aborted_from >= end:
+            if segment.aborted_from is None:
+                looked += 1
+                _check_looks(looked, segment, wait=wait)
+            elif segment.aborted_from >= end:
                 continue  # nothing of it began before `end`: its file is not read
             aborted = self._aborted_of(segment, wait=wait)
             segment.aborted_from = aborted.first_offset
             yield from aborted.overlapping(start, end, bound)
 
     def _aborted_of(self, segment: Segment, *, wait: bool) -> AbortedIndex:
-        def load() -> AbortedIndex:
+        return self._cache.aborted.get(segment.path, lambda: self._load_aborted(segment, wait=wait))
+
+    def _load_aborted(self, segment: Segment, *, wait: bool) -> AbortedIndex:
+        asides = self._cache.aborted_aside
+        aside = None if wait else asides.held(segment.path)
+        if aside is None:
             path = segment.path.with_suffix(ABORTED_SUFFIX)
             try:
                 return decode_aborted(read_log_index(self._cache.disk, path, wait=wait))
-            except (
-                OSError,
-                FrameError,
-            ) as error:  # whatever is wrong with the file: the log says the same
+            except (OSError, FrameError) as error:
+                # Whatever is wrong with the file: the log says the same.
+                if not wait:
+                    check_descriptors(error)
                 logger.warning("%s: %s", path, error)
-                return AbortedIndex.of(write_aborted_file(self._folder, self.segments, segment))
+            if not wait:
+                aside = asides.get(segment.path, lambda: self._building(segment))
+        if aside is not None:
+            aside.check_done(segment.path, segment.size_bytes)
+            if aside.value is not None:
+                return aside.value
+            asides.forget(
+                segment.path
+            )  # the segments below may have been others before it was done
+        return AbortedIndex.of(write_aborted_file(self._folder, self.segments, segment))
 
-        return self._cache.aborted.get(segment.path, load)
+    def _building(self, segment: Segment) -> BuiltAside[AbortedIndex]:
+        """Return what builds it again in a thread, by files of its own."""
+        disk = self._cache.disk
+        upto = self.segments[: self.slot(segment.base_offset) + 1]
+
+        def build() -> AbortedIndex:
+            cache = SealedCache(disk, NodeLogConfig(open_files_max=OWN_FILES_MAX))
+            try:
+                own = [own_segment(each, cache) for each in upto]
+                return AbortedIndex.of(aborted_by_replay(self._folder, own, own[-1]))
+            finally:
+                cache.close()
+
+        return BuiltAside(build)
 
     def slot(self, offset: int) -> int:
         return max(bisect_right(self.bases, offset) - 1, 0)
@@ -183,3 +238,13 @@ class SegmentList:
         if len(positions) >= POSITIONS_REMEMBERED:
             del positions[next(iter(positions))]
         positions[offset] = (segment, position)
+
+
+def _check_looks(looked: int, segment: Segment, *, wait: bool) -> None:
+    """Raise AsideRange for a reading that has looked into enough segments of which nothing was known, and is not to wait (INV-SGL1)."""
+    if looked > FIRST_LOOKS_MAX and not wait:
+        raise AsideRange(_nothing, segment.path, 0)
+
+
+def _nothing() -> None:
+    """Others have had their turn."""

@@ -726,6 +726,7 @@ class Node:
                             self.storage.partitions.recovery_checkpoints.run(),
                         ),
                         ("deletions", self.storage.partitions.removal.run()),
+                        ("log-starts", self.storage.partitions.noted_starts.run()),
                         ("role", self.role.run()),
                         ("forwarder", self._forwarder.run()),
                         ("quorum-forwarder", self._quorum_forwarder.run()),
@@ -766,6 +767,7 @@ class Node:
                 await asyncio.wait(running)
                 # Others of the region are answered meanwhile (INV-CLG1).
                 await self.storage.partitions.removal.finish()
+                await self.storage.partitions.noted_starts.keep()
                 await close_aside(self.storage.partitions)
                 self.storage.metadata.stop()  # after all who change it
         finally:

@@ -119,7 +119,6 @@ class Replication:
                     lineage=lambda: self._cuts.digest,
                     cut_below=self._cut_below,
                     may_serve=self.readers.may_serve,
-                    keeps_bytes=self.keeps_rounds,
                     taken_bytes_per_s=self._taken_bytes_per_s,
                 ),
                 may_lead=lambda: not partitions.lost(),

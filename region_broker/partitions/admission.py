@@ -93,13 +93,18 @@ class AppendOutcome(msgspec.Struct, frozen=True):
     """Which records of a refused batch are the reason, counted from 0; at most RECORD_ERRORS_MAX (KIP-467)."""
 
 
-def check_client_batch(data: Buffer, batch_bytes_max: int) -> BatchHeader | AppendOutcome:
+def too_large(data: Buffer, batch_bytes_max: int) -> AppendOutcome | None:
+    """Return why a client's batch is refused for its size; of fresh ones only: a retry of what is there has its answer (INV-FIT3)."""
+    if len(data) <= batch_bytes_max:
+        return None
+    return AppendOutcome(
+        AppendVerdict.TOO_LARGE,
+        detail=f"the batch has {len(data)} bytes, max.message.bytes is {batch_bytes_max}",
+    )
+
+
+def check_client_batch(data: Buffer) -> BatchHeader | AppendOutcome:
     """Return the header of a client's batch, or why it is refused."""
-    if len(data) > batch_bytes_max:
-        return AppendOutcome(
-            AppendVerdict.TOO_LARGE,
-            detail=f"the batch has {len(data)} bytes, max.message.bytes is {batch_bytes_max}",
-        )
     try:
         header = read_header(data)
     except BatchError as error:

@@ -5,6 +5,7 @@ INV-CLN3  a log is cleaned below the bound it is given only: the last stable off
          domain has reached (T13)
 INV-CLN4  whatever goes wrong with one log, but for a broken assertion of ours, the others are cleaned: what nobody thought of is told
          once, and that log is not cleaned again by this process
+INV-CLN5  what grows with what clients wrote is looked up and put in order by the thread: which transactions were aborted, as which keys there are
 One log at a time; reading and writing in a thread, in small steps with pauses between: so that no more than
 `CLEANER_BYTES_PER_S` is read, and no more than a third of the time is worked. Before the first hole: a snapshot of the
 state at the end of what is cleaned, and the mark, are durable, and the snapshots below are gone: what follows them is
@@ -28,12 +29,19 @@ from region_broker.limits import CLEANER_BYTES_PER_S, CLEANER_KEYS_MAX
 from region_broker.log.cleaning.planning import Filth, groups, judge
 from region_broker.log.cleaning.rewriting import Cleaning, CleaningTask, Read, Rewritten
 from region_broker.log.cleaning.state import CleanMark
+from region_broker.log.cleaning.transactions import CleanedTransactions
 from region_broker.log.failures import LogError
 from region_broker.log.indexes.producer_snapshots import load_newest
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.replay import rebuild_state
-from region_broker.log.segment import SealedCache, Segment
+from region_broker.log.segment import (
+    SealedCache,
+    Segment,
+    knows_times,
+    learn_times,
+    own_segment,
+)
 from region_broker.partitions.pace import Worker
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
@@ -84,23 +92,25 @@ class Cleaner:
         """Clean the log that needs it most; return whether there was one that could be cleaned."""
         failed: set[Partition] = set()
         while True:
-            found = self._dirtiest(failed)
+            found = await self._dirtiest(failed)
             if found is None:
                 return False
             if await self.clean(*found):
                 return True
             failed.add(found[0])
 
-    def _dirtiest(self, without: set[Partition]) -> tuple[Partition, Filth] | None:
+    async def _dirtiest(self, without: set[Partition]) -> tuple[Partition, Filth] | None:
         now_ms = self._parts.clock.wall_ms()
         best: tuple[Partition, Filth] | None = None
-        for partition in self._parts.partitions():
+        for partition in list(self._parts.partitions()):
             config = partition.log.config
             if not config.compacts or partition.failed is not None or partition in without:
                 continue
             if partition.log.cleaning.given_up:
                 continue
             try:
+                if not await self._knows_times(partition.log):
+                    continue
                 filth = filth_of(partition, self._parts.bound_of(partition), now_ms)
             except (LogError, OSError) as error:
                 logger.warning("%s is not cleaned: %s", partition.tp, error)
@@ -110,6 +120,30 @@ class Cleaner:
             ):
                 best = partition, filth
         return best
+
+    async def _knows_times(self, log: PartitionLog) -> bool:
+        """Have the times of sealed segments looked up that a start has not looked into, in the thread (INV-CLN5); False where the log changed
+        meanwhile. Raises LogError, OSError."""
+        unknown = [segment for segment in sealed_segments(log) if not knows_times(segment)]
+        if not unknown:
+            return True
+        interruptions = log.cleaning.interruptions
+        cache = SealedCache(self._parts.disk, NodeLogConfig(open_files_max=RUN_FILES_MAX))
+        own = [own_segment(segment, cache) for segment in unknown]
+
+        def look() -> None:
+            for segment in own:
+                segment.latest_ms(wait=True)
+
+        try:
+            await self._parts.worker.start(look)
+        finally:
+            cache.close()
+        if log.failed is not None or log.cleaning.interruptions != interruptions:
+            return False
+        for segment, looked in zip(unknown, own, strict=True):
+            learn_times(segment, looked)
+        return True
 
     async def clean(self, partition: Partition, filth: Filth) -> bool:
         """Clean one log as far as `filth` allows; return whether it came to its end. Not while it is mended (INV-CLS4)."""
@@ -219,15 +253,19 @@ class _Run:
         self._void = False
         self.stop_reason: str | None = None
         """Why the log has to stop if the disk fails now; on the loop, as waiters hear of it."""
+        self._txns: CleanedTransactions | None = None
         start, end = self._segments[0].base_offset, filth.end_offset
-        aborted = log.aborted_in(start, end, partition.high_watermark)
+        bound = partition.high_watermark
+        sealed = [own_segment(segment, self._cache) for segment in sealed_segments(log)]
         self.cleaning = Cleaning(
             CleaningTask(
                 folder=log.folder,
                 config=log.config,
-                segments=[self._own(segment) for segment in self._segments],
+                segments=sealed[: filth.count],
+                sealed=sealed,
                 first_dirty_offset=max(log.cleaning.mark.first_dirty_offset, start),
-                aborted=aborted,
+                aborted=log.state.aborted_in(start, end, bound),
+                aborted_bound=bound,
                 producers=frozenset(log.state.producer_table.ids()),
                 now_ms=parts.clock.wall_ms(),
                 keys_max=parts.keys_max,
@@ -235,21 +273,15 @@ class _Run:
             self._cache,
         )
 
-    def _own(self, segment: Segment) -> Segment:
-        """Return the segment for use in a thread: with files and indexes of this run."""
-        return Segment(
-            segment.path, segment.base_offset, self._cache, segment.config,
-            size_bytes=segment.size_bytes, next_offset=segment.next_offset,
-        )  # fmt: skip
-
     def is_void(self) -> bool:
         """Return whether the log has changed under the run, or may not be cleaned so far any more."""
         return self._void
 
     def steps(self) -> Iterator[_Step]:
         state = self._log.cleaning
-        own = [self._own(segment) for segment in self._segments]
+        own = [own_segment(segment, self._cache) for segment in self._segments]
         yield _Step(state.settle)  # the end of the run before may have failed
+        yield from self._in_thread(self.cleaning.read_aborted())
         yield from self._in_thread(self.cleaning.fill_map())
         if self.is_void():
             return
@@ -265,7 +297,9 @@ class _Run:
         if self.is_void():
             return
         yield _Step(lambda: self._mark(before))
-        txns = self.cleaning.transactions()
+        yield _Step(self._begin_transactions)
+        txns = self._txns
+        assert txns is not None
         for start, stop in groups(own[:count], self._log.config.segment_bytes):
             if not self.is_void():
                 yield from self._in_thread(self.cleaning.rewrite(own[start:stop], txns))
@@ -301,6 +335,9 @@ class _Run:
             )
             if self._interruptions != self._log.cleaning.interruptions:
                 self._void = True
+
+    def _begin_transactions(self) -> None:
+        self._txns = self.cleaning.transactions()
 
     def _keep_state(self, own: list[Segment], offset: int) -> None:
         folder, disk = self._log.folder, self._parts.disk

@@ -29,6 +29,7 @@ from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.commit_waiters import when_told
+from region_broker.partitions.noted_starts import NotedStarts
 from region_broker.partitions.opening_sealed import OpenedAside, OpeningSealed
 from region_broker.partitions.parts.commits import Commits
 from region_broker.partitions.parts.copies import Copies
@@ -54,6 +55,7 @@ class SharedParts(NamedTuple):
     opened_aside: OpenedAside
     producers: ProducerRoom
     record_threads: RecordThreads
+    noted_starts: NotedStarts
 
 
 class Partition:
@@ -76,7 +78,7 @@ class Partition:
         self.sight = sight = Sight(log, start)
         self.watchers = ReadableWatchers()
         self._start = start
-        self.trimming = Trimming(tp, log, start)
+        self.trimming = Trimming(tp, log, start, shared.noted_starts)
         self.commits = Commits(log.content, log.durability)
         self.copies = Copies(log.listener)
         self.copy_view = CopyView(sight, self.watchers)
@@ -248,6 +250,7 @@ class Partition:
     def close(self, reason: str) -> None:
         """Stop for good, cleanly: waiters get PartitionFailed with `reason`."""
         self.log.close()
+        self.trimming.leave()
         self.commits.fail(PartitionFailed(reason))
         self.watchers.notify()
         self.log.listener.on_stable = _nobody_hears  # INV-PT12

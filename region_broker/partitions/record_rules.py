@@ -2,8 +2,8 @@
 
 INV-FIT2  what takes long is done ahead and off the event loop (`work_bytes`, `prepared`); a batch that was not prepared,
          or under other rules than those in force now, is treated all the same when it is appended
-INV-FIT3  whether a batch is in the log already is asked first, of the bytes that were sent: rules that have changed since
-         refuse no retry of what is there
+INV-FIT3  whether a batch is in the log already is asked first, of the bytes that were sent: rules that have changed since, `max.message.bytes`
+         among them, refuse no retry of what is there
 INV-FIT4  a topic with `tidemark.encryption` has every fresh batch sealed here, as the last thing done to it: what is written, to the log and to
          the journal, is sealed, by keys that are here as it is written: what was sealed ahead, and its version destroyed meanwhile, nobody
          could read. Where the key is not here nothing is written. Markers and ledgers are written elsewhere, and are plain
@@ -28,7 +28,12 @@ from idempotency.record_batch import (
 from region_broker.limits import DECOMPRESSED_BYTES_MAX, RECORD_ERRORS_MAX, SEALED_INLINE_BYTES_MAX
 from region_broker.log.cleaning.batch_filter import open_body, walk
 from region_broker.log.log_config import LogConfig, RecordRules
-from region_broker.partitions.admission import AppendOutcome, AppendVerdict, check_client_batch
+from region_broker.partitions.admission import (
+    AppendOutcome,
+    AppendVerdict,
+    check_client_batch,
+    too_large,
+)
 from region_broker.records.batch_rewrite import recompressed, with_append_time
 from region_broker.records.batches import RecordsError
 from region_broker.records.compression import Codec
@@ -90,7 +95,7 @@ def prepared(data: Buffer, config: LogConfig, seal: Seal) -> Prepared:
 
     Batches that get this node's time as they are written are sealed then: the time is bound by the seal (INV-SLB1).
     """
-    header = check_client_batch(data, config.message_bytes_max)
+    header = too_large(data, config.message_bytes_max) or check_client_batch(data)
     if isinstance(header, AppendOutcome):
         return Prepared(config, header)
     made = _made(data, header, config)
@@ -112,6 +117,9 @@ def fitted(
 
     `ahead` is what `prepared` made of the same bytes.
     """
+    refused = too_large(data, config.message_bytes_max)
+    if refused is not None:
+        return refused
     rules = config.records
     wrong_time = _time_problem(header, rules, now_ms)
     if wrong_time:

@@ -52,6 +52,7 @@ from region_broker.partitions.laying_out import LayingOut, TopicSpec
 from region_broker.partitions.letting_go import LettingGo
 from region_broker.partitions.logs_aside import LogsAside
 from region_broker.partitions.made_partitions import MadePartitions
+from region_broker.partitions.noted_starts import NotedStarts
 from region_broker.partitions.opening_sealed import OpenedAside
 from region_broker.partitions.partition import Partition, SharedParts
 from region_broker.partitions.parts.retention import Due
@@ -108,8 +109,15 @@ class PartitionTable:
         """Whether the last round of `maintain` deleted as much as one may (`DeletionBudget`): another one is due."""
         self.producers = ProducerRoom(clock, config.partition_producers_max, config.producers_max)
         self.record_threads = RecordThreads()
+        self.noted_starts = NotedStarts()
+        """Log starts that are to be made durable: `run` it for as long as the node runs."""
         self._shared = SharedParts(
-            self.cold_reads, self.sealing, self.opened_aside, self.producers, self.record_threads
+            self.cold_reads,
+            self.sealing,
+            self.opened_aside,
+            self.producers,
+            self.record_threads,
+            self.noted_starts,
         )
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
@@ -499,6 +507,7 @@ class PartitionTable:
     def close(self) -> None:
         """Close all partitions cleanly; `GroupCommit.run` must have ended. What is dropped is put away, and removed by the next start."""
         self.removal.finish_all_now()
+        self.noted_starts.keep_now()
         for partition in self:
             partition.close("the node stops")
         while self._ahead:

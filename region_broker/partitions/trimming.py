@@ -1,13 +1,13 @@
 """What goes from a log's two ends: below its start by order or by age, above a cut for good.
 
 INV-PT7  the log start never moves back but by a cut below it, or to the primary's, where an order that raised it was
-        given above a cut (T14), or to that of the node that leads the region; it is durable before anybody is told
+        given above a cut (T14), or to that of the node that leads the region; it is durable before anybody is told who counts on that (INV-NST1)
 
 A disk that fails on the way stops the partition. Not here: who may order it, and who is told (`partition`).
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.segment import DeletionBudget
+from region_broker.partitions.noted_starts import NotedStarts
 from region_broker.ports.unbroken import to_its_end
 from region_broker.wire.cooperative_yield import run_yielding
 
@@ -30,11 +31,14 @@ class Hold(NamedTuple):
 class Trimming:
     """Of one log, and of the file that says where it starts. Every method raises PartitionFailed."""
 
-    __slots__ = ("_log", "_start", "tp")
+    __slots__ = ("_log", "_noted", "_start", "tp")
 
-    def __init__(self, tp: TopicPartition, log: PartitionLog, start: LogStart) -> None:
-        """Trim `log` of `tp`."""
+    def __init__(
+        self, tp: TopicPartition, log: PartitionLog, start: LogStart, noted: NotedStarts
+    ) -> None:
+        """Trim `log` of `tp`; `noted` has starts made durable that are noted."""
         self.tp = tp
+        self._noted = noted
         self._log = log
         self._start = start
 
@@ -47,10 +51,29 @@ class Trimming:
             self._log.fail(f"{work} of {self.tp} failed: {error}")
             raise PartitionFailed(self._log.failed) from error
 
-    def raise_start(self, offset: int) -> None:
-        """Delete all below `offset`, durably."""
+    def note_start(self, offset: int, then: Callable[[], None] | None = None) -> None:
+        """Delete all below `offset`, and have that made durable; `then` is called when it is (INV-NST1)."""
+        self._start.note(offset)
+        self._noted.note(self, then)
+
+    @property
+    def start_is_kept(self) -> bool:
+        """Whether the log start is durable."""
+        return self._start.is_kept
+
+    async def keep_start(self) -> None:
+        """Make the log start durable, in a thread."""
         with self.stops_on_disk_errors("moving the log start"):
-            self._start.raise_to(offset, self._start.cuts)
+            await to_its_end(asyncio.to_thread(self._start.keep))
+
+    def keep_start_now(self) -> None:
+        """Make the log start durable."""
+        with self.stops_on_disk_errors("moving the log start"):
+            self._start.keep()
+
+    def leave(self) -> None:
+        """Write no more: the log is closed."""
+        self._start.is_left = True
 
     async def raise_start_in_thread(self, offset: int) -> bool:
         """Delete all below `offset`, durably; False, and nothing is deleted, if the log was cut meanwhile."""
@@ -114,6 +137,13 @@ class Trimming:
         self._cut_start(offset)
         self._log.trimmer.start_at(offset)
 
+    def drop_below_start(self, budget: DeletionBudget | None) -> int:
+        """Delete segments below the start that is durable, as many as `budget` allows; return how many."""
+        if self._start.kept_offset <= self._log.log_start_offset:
+            return 0
+        with self.stops_on_disk_errors("deleting what lies below the log start"):
+            return self._log.trimmer.delete_segments_below(self._start.kept_offset, budget)
+
     def retain(
         self,
         *,
@@ -132,7 +162,7 @@ class Trimming:
             deleted = 0
             if log.config.deletes:
                 deleted = log.trimmer.apply_retention(now_ms=now_ms, hold_offset=end, budget=budget)
-            start = max(log.log_start_offset, self._start.offset)
+            start = max(log.log_start_offset, self._start.kept_offset)
             if start > log.log_start_offset:
                 held = start if hold is None else min(hold)
                 deleted += log.trimmer.delete_segments_below(min(start, held), budget)

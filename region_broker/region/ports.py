@@ -273,6 +273,18 @@ class LinkSide(Protocol):
         ...
 
 
+class LogStarts(Protocol):
+    """Where the logs of this region start by a tidemark (T14)."""
+
+    async def keep(self, point: TidemarkPoint) -> None:
+        """Let logs start where the tidemark `point` says, durably, before this region acts from there (INV-NMS1)."""
+        ...
+
+    def take_back(self, point: TidemarkPoint) -> None:
+        """Void orders to delete records that were given above `point`, durably, after the logs were cut to it."""
+        ...
+
+
 class TidemarkFacts(Protocol):
     """What this region knows of tidemarks: the last one it published or reached."""
 
@@ -308,8 +320,9 @@ class TidemarkFacts(Protocol):
         """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
         ...
 
-    def take_back_starts(self, point: TidemarkPoint) -> None:
-        """Void orders to delete records that were given above `point`, durably, after the logs were cut to it (T14)."""
+    @property
+    def starts(self) -> LogStarts:
+        """Return where the logs start by a tidemark."""
         ...
 
     async def cut_to(self, cut: Cut) -> None:

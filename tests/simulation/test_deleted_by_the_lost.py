@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from geo_replicator.failover import Phase, State
 from region_broker.node import Node
+from region_broker.partitions.noted_starts import NotedStarts
 from tests.simulation.kafka_client import Connection, Reader
 from tests.simulation.region_pair import Pair, region_pair
 from tests.simulation.swarm.workloads.setting import earliest
@@ -99,6 +100,27 @@ async def test_T14_records_that_only_the_lost_had_deleted_are_there_again_when_i
         await pair.eu.kill()
         await pair.eu.start()
         assert pair.eu.partition(TOPIC, 0).log_start_offset == 0, "durably"
+
+
+async def test_INV_NMS1_INV_NST2_who_takes_over_starts_where_its_tidemark_says_and_durably(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a mirror has noted at a tidemark is not on its disk yet as the primary is lost: an acknowledged order would be void."""
+
+    async def never(_self: NotedStarts) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(NotedStarts, "run", never)
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        await delete_two(pair)
+        await pair.until(lambda: pair.us.partition(TOPIC, 0).log_start_offset == 2, "it is noted")
+        assert not pair.us.partition(TOPIC, 0).trimming.start_is_kept
+        await pair.eu.kill()
+        await pair.fail_over()
+        await pair.us.kill()
+        await pair.us.start()
+        assert pair.us.partition(TOPIC, 0).log_start_offset == 2
 
 
 async def test_T14_a_region_that_returns_tells_no_start_that_a_lost_order_has_moved(

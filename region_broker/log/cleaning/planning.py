@@ -2,7 +2,8 @@
 
 INV-CLP1  only sealed segments, only whole ones below the bound: the last stable offset, what all mirrors have reached
          (T13), and `min.compaction.lag.ms`
-INV-CLP2  a group becomes one segment: neighbours whose bytes fit `segment.bytes` and whose offsets fit the index
+INV-CLP2  a group becomes one segment: neighbours whose bytes fit `segment.bytes` and whose offsets fit the index, GROUP_SEGMENTS_MAX at most: the
+         names of all of them are removed in one step of the event loop. The next cleaning makes one of those
 
 Pure. Source: Kafka LogCleanerManager.scala `cleanableOffsets`, `grabFilthiestCompactedLog`; LogCleaner.scala
 `groupSegmentsBySize`.
@@ -10,9 +11,12 @@ Pure. Source: Kafka LogCleanerManager.scala `cleanableOffsets`, `grabFilthiestCo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from region_broker.log.log_config import INT32_MAX, LogConfig
+
+GROUP_SEGMENTS_MAX: Final = 200
+"""Up to seven calls of the disk for each that goes, some 10 ms in all."""
 
 
 class SegmentFacts(Protocol):
@@ -90,7 +94,8 @@ def groups(segments: Sequence[SegmentFacts], segment_bytes: int) -> list[tuple[i
     start, size_bytes = 0, 0
     for at, segment in enumerate(segments):
         offsets = segment.next_offset - 1 - segments[start].base_offset
-        if at > start and (size_bytes + segment.size_bytes > segment_bytes or offsets > INT32_MAX):
+        is_full = size_bytes + segment.size_bytes > segment_bytes or offsets > INT32_MAX
+        if at > start and (is_full or at - start >= GROUP_SEGMENTS_MAX):
             found.append((start, at))
             start, size_bytes = at, 0
         size_bytes += segment.size_bytes

@@ -18,6 +18,7 @@ Source: Kafka LogCleaner.scala `doClean`, `cleanSegments`, `shouldRetainRecord`,
 Not here: names and the durable step (`state`), when and how far (`planning`), the driver (`partitions.cleaner`).
 """
 
+import logging
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,12 +46,16 @@ from region_broker.log.cleaning.state import Swap, cleaned_path
 from region_broker.log.cleaning.transactions import CleanedTransactions
 from region_broker.log.failures import LogDamaged
 from region_broker.log.file_names import ABORTED_SUFFIX, INDEX_SUFFIX
-from region_broker.log.indexes.aborted_index import encode_aborted
+from region_broker.log.indexes.aborted_index import AbortedIndex, decode_aborted, encode_aborted
+from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.indexes.sparse_index import SegmentSummary, SparseIndex
 from region_broker.log.log_config import LogConfig
+from region_broker.log.replay import aborted_by_replay
 from region_broker.log.segment import SealedCache, Segment
 from region_broker.ports.disk import DiskFile
 from region_broker.records.batches import INT64_MAX, RecordsError
+
+logger: Final = logging.getLogger(__name__)
 
 WINDOW_BYTES: Final = 64 * 1024
 
@@ -59,14 +64,18 @@ WINDOW_BYTES: Final = 64 * 1024
 class CleaningTask:
     """What is to be cleaned, fixed on the event loop. Offsets; times in ms.
 
-    `segments` are all sealed ones that may be cleaned; `producers` are the ids that the partition knows.
+    `segments` are all sealed ones that may be cleaned, `sealed` are those and all behind: a transaction that began below may have its marker
+    there. `aborted` are those that no sealed segment names yet, `aborted_bound` is above all markers that count. `producers` are the ids that
+    the partition knows.
     """
 
     folder: Path
     config: LogConfig
     segments: Sequence[Segment]
+    sealed: Sequence[Segment]
     first_dirty_offset: int
     aborted: Sequence[AbortedTxn]
+    aborted_bound: int
     producers: Set[int]
     now_ms: int
     keys_max: int
@@ -98,7 +107,7 @@ class _Names:
 
 
 class Cleaning:
-    """One run: `fill_map` first, then `rewrite` group by group."""
+    """One run: `read_aborted` first, then `fill_map`, then `rewrite` group by group."""
 
     def __init__(self, task: CleaningTask, cache: SealedCache) -> None:
         """Use `cache` for files of this run only."""
@@ -107,6 +116,7 @@ class Cleaning:
         self._cache = cache
         self._map = KeyMap(task.keys_max)
         self._names = _Names()
+        self._aborted: Sequence[AbortedTxn] = ()
         self.removed_bytes = 0
         self.unread: list[int] = []
         """Base offsets of the batches whose records could not be read."""
@@ -116,12 +126,38 @@ class Cleaning:
         """Below it every key has one value when the run is done."""
         return self._map.end_offset
 
+    # -- what was aborted ------------------------------------------------------------------------
+
+    def read_aborted(self) -> Iterator[Read]:
+        """Look up the aborted transactions that touch what is cleaned: a tenant may have a million, in as many segments as a log may have."""
+        task = self._task
+        start, end = task.segments[0].base_offset, task.segments[-1].next_offset
+        found = set(task.aborted)
+        for segment in task.sealed:
+            if segment.aborted_from is not None and segment.aborted_from >= end:
+                continue  # nothing of it began before `end`: its file is not read
+            size_bytes, index = self._aborted_of(segment)
+            found.update(index.overlapping(start, end, task.aborted_bound))
+            yield Read(size_bytes)
+        self._aborted = sorted(found, key=lambda txn: txn.first_offset)
+
+    def _aborted_of(self, segment: Segment) -> tuple[int, AbortedIndex]:
+        task, path = self._task, segment.path.with_suffix(ABORTED_SUFFIX)
+        try:
+            data = self._disk.read_file(path)
+            return len(data), decode_aborted(data)
+        except (OSError, FrameError) as error:  # INV-A2
+            # Not written: the log may have been cut meanwhile, and another file have that name.
+            logger.warning("%s: %s", path, error)
+            entries = aborted_by_replay(task.folder, task.sealed, segment)
+            return segment.size_bytes, AbortedIndex.of(entries)
+
     # -- what supersedes -------------------------------------------------------------------------
 
     def fill_map(self) -> Iterator[Read]:
         """Note the newest offset of each key from the first dirty offset on, as far as the memory goes."""
         task = self._task
-        txns = CleanedTransactions(task.aborted)
+        txns = self.transactions()
         for segment in task.segments:
             names = _Names()
             end_offset = max(segment.base_offset, task.first_dirty_offset)
@@ -204,8 +240,8 @@ class Cleaning:
         self._disk.write_file_atomic(cleaned_path(path.with_suffix(suffix)), data)
 
     def transactions(self) -> CleanedTransactions:
-        """Return what a walk over all groups needs to know."""
-        return CleanedTransactions(self._task.aborted)
+        """Return what a walk over all groups needs to know; not on the event loop, of many it takes long."""
+        return CleanedTransactions(self._aborted)
 
     def _copy(
         self,

@@ -3,6 +3,7 @@
 Not here: the two ends of the log (`trimming`), which time it is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -74,6 +75,8 @@ class Retention:
             if not await self._trimming.raise_start_in_thread(offset):
                 raise NotLeader(f"{self._tp} was cut while its records below {offset} were deleted")
             self._watchers.notify()
+        elif not self._trimming.start_is_kept:  # noted before this led
+            await self._trimming.keep_start()
         self._copies.on_order()
         return sight.log_start_offset
 
@@ -86,18 +89,15 @@ class Retention:
             raise NotLeader(f"{self._tp} is a mirror here now; the outcome is unknown")
         await when_told(partial(self._commits.notify_deleted, self.low_watermark, offset))
 
-    def forget_below(self, offset: int, *, keeps_bytes: bool = False) -> None:
-        """Follow the primary's log start on a mirror, durably; whole segments below it go (T14). Raises
-        PartitionFailed.
+    def forget_below(self, offset: int, then: Callable[[], None] | None = None) -> None:
+        """Follow the log start of the primary, or of the leader: it counts at once (T14), and `then` is called when it is durable (INV-NST1).
 
-        `keeps_bytes`: they stay until `maintain` finds that no mirror needs them.
+        The bytes go with `maintain` (INV-NST3).
         """
-        if offset > self._sight.log_start_offset:
-            self._trimming.raise_start(offset)
+        moves = offset > self._sight.log_start_offset
+        self._trimming.note_start(offset if moves else 0, then)
+        if moves:
             self._watchers.notify()
-        if keeps_bytes:
-            return
-        self._log.trimmer.delete_segments_below(min(offset, self._sight.log_start_offset))
 
     def take_back_start(self, offset: int) -> None:
         """Start at `offset` again, as far as bytes reach: the primary has no order to delete them (T14). Raises
@@ -128,8 +128,8 @@ class Retention:
     ) -> int:
         """Forget what nobody needs: old segments that `hold` does not keep, and idle producers (C8). Return deletions.
 
-        Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
-        (T14: `forget_below`). `reached`: D of what a copy's region has reached, where it mirrors another one. `keeps_rounds`: D of
+        Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself, only what lies
+        below its start (T14: `forget_below`). `reached`: D of what a copy's region has reached, where it mirrors another one. `keeps_rounds`: D of
         this log is read here (`_forget_rounds`), and a copy's bytes are kept for mirrors, as `hold` says (INV-SCU3). Raises LogDamaged, PartitionFailed.
         """
         sight = self._sight
@@ -153,7 +153,7 @@ class Retention:
         if not keeps_rounds:
             self._forget_rounds()
         if not sight.is_leader and not (keeps_rounds and is_copy):
-            return 0
+            return self._trimming.drop_below_start(due.budget)
         # Of a copy nothing goes that its leader has still.
         stable_offset = sight.last_stable_offset if sight.is_leader else sight.log_start_offset
         deleted = self._trimming.retain(

@@ -82,7 +82,7 @@ class PartitionWriter:
         refused = self._refusal()
         if refused is not None:
             return refused
-        header = check_client_batch(data, self._content.config.message_bytes_max)
+        header = check_client_batch(data)
         if isinstance(header, AppendOutcome):
             return header
         judgement = self._content.state.judge(header, tv2=tv2)

@@ -83,10 +83,6 @@ def _no_limit() -> int:
     return CATCH_UP_BYTES_PER_S_MAX
 
 
-def _deletes(_partition: Partition) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingParts:
     """What following needs of the node. `line`: as for Raft's lines, with `address_of`; its clock counts here, too."""
@@ -99,8 +95,6 @@ class FollowingParts:
     """Whether this node may serve readers as a follower of that leader (INV-RRD1)."""
     cut_below: Callable[[], CutBelow | None] = _nothing
     """How a log is cut below HW, where this region mirrors another one now; None where it acts (INV-RFN5)."""
-    keeps_bytes: Callable[[Partition], bool] = _deletes
-    """Whether what a leader has deleted stays on this disk, as mirrors may need it: retention deletes it (INV-SCU3)."""
     taken_bytes_per_s: Callable[[], int] = _no_limit
     """How much this node may be sent by one leader while it is not in sync (INV-RPA5)."""
     disputed: set[LogKey] = field(default_factory=set)
@@ -323,8 +317,7 @@ class ReplicaFollowing:
                     partition.start_at(offset)
                     partition.commit_up_to(offset)
                 case LogStart(_, offset):
-                    keeps = self._parts.keeps_bytes(partition)
-                    _start_as_the_leader(partition, offset, keeps_bytes=keeps)
+                    self._start_as_the_leader(partition, offset)
                 case DivergedBelowHighWatermark(_, meets_at, high_watermark):
                     self._diverged(partition, meets_at, high_watermark)
                 case _:
@@ -336,8 +329,30 @@ class ReplicaFollowing:
                 _log.warning("%s keeps what the leader has deleted: %s", partition.tp, error)
         if partition.failed is not None:
             self._give_up(effect.key)
-        elif isinstance(effect, LogStart | StartAt):
+        elif isinstance(effect, StartAt):
             self._started[effect.key] = partition.log_start_offset
+
+    def _start_as_the_leader(self, partition: Partition, offset: int) -> None:
+        """Delete what the leader has deleted, or void what it has not (T14), and tell the core when that is durable; raises LogError."""
+        if offset < partition.log_start_offset:
+            partition.retention.take_back_start(offset)
+        session = None if self._line is None else self._line.session
+        partition.retention.forget_below(offset, partial(self._start_kept, partition, session))
+
+    def _start_kept(self, partition: Partition, session: object) -> None:
+        """Have the core told, of all logs of a turn at once: of what was said in this session (INV-RPF8)."""
+        if self._line is None or self._line.session != session or not self._is_on:
+            return
+        if self._logs.get(partition.key) is not partition:
+            return
+        if not self._started and not self._is_stepping:
+            asyncio.get_running_loop().call_soon(self._tell_started)
+        self._started[partition.key] = partition.log_start_offset
+
+    def _tell_started(self) -> None:
+        started, self._started = self._started, {}
+        if started:
+            self._tell(LogsStartAt(started))
 
     def _diverged(self, partition: Partition, meets_at: int, high_watermark: int) -> None:
         cut = self._parts.cut_below()
@@ -550,11 +565,3 @@ class ReplicaFollowing:
             "bytes_behind": size_bytes if connected else None,
             "last_error": self._last_reason,
         }
-
-
-def _start_as_the_leader(partition: Partition, offset: int, *, keeps_bytes: bool) -> None:
-    """Delete what the leader has deleted, or void what it has not (T14); raises LogError."""
-    if offset < partition.log_start_offset:
-        partition.retention.take_back_start(offset)
-    else:
-        partition.retention.forget_below(offset, keeps_bytes=keeps_bytes)

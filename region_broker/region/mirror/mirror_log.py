@@ -244,14 +244,10 @@ class MirrorPartitions(TidemarkLog):
         self._view.show(view)
 
     def delete_below(self, key: LogKey, offset: int) -> None:
-        """Let the log start at `offset`, delete whole segments below; a log that has stopped keeps them (T14)."""
+        """Let the log start at `offset`; a log that has stopped keeps its records (T14)."""
         partition = self._partitions.by_id(key.topic_id, key.partition)
-        if partition is None or partition.log_start_offset >= offset:
-            return
-        try:
+        if partition is not None and partition.failed is None:
             partition.retention.forget_below(offset)
-        except LogError as error:
-            _log.warning("%s keeps old segments: %s", partition.tp, error)
 
     def watch(self, on_durable: Callable[[LogKey], None]) -> None:
         """Call `on_durable` when the HW of an open log moved, now and for logs opened later."""

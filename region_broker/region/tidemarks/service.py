@@ -32,7 +32,6 @@ from region_broker.controller.metadata_image import (
     TRANSACTION_LEDGER,
     MetadataImage,
 )
-from region_broker.log.failures import LogError
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.network import Network
 from region_broker.region.mirror.mirror_log import MirrorPartitions, TidemarkLog, key_of
@@ -50,6 +49,7 @@ from region_broker.region.tidemarks.cut_leader import (
     RoundTaker,
     last_book,
 )
+from region_broker.region.tidemarks.named_starts import NamedStarts
 from region_broker.region.tidemarks.reached_store import ReachedFile
 from region_broker.region.tidemarks.taking_over import OwnFile, cut_at, taken_over
 
@@ -123,6 +123,7 @@ class TidemarkService:
         self._heard_at_ms: int | None = None
         self._changes_at_primary: tuple[UndoneChange, ...] = ()
         self._history = ShownHistory(parts.partitions)
+        self.starts: Final = NamedStarts(parts.partitions, lambda: ledgers_of(parts.metadata.image))
         parts.source.published = self._published
         parts.source.waiting_since_ms = self._waiting_since_ms
 
@@ -376,22 +377,6 @@ class TidemarkService:
             return await cut_at(records, ledgers, point) or EMPTY_CUT
         except TidemarkError:
             return EMPTY_CUT
-
-    def take_back_starts(self, point: TidemarkPoint) -> None:
-        """Void orders to delete records that were given above `point`, durably, after the logs were cut to it (T14)."""
-        ledgers = ledgers_of(self._parts.metadata.image)
-        try:
-            records = TidemarkLog(self._parts.partitions, ledgers)
-            vector = read_book(records, ledgers, point).book.vector(point)
-        except TidemarkError:
-            return  # the primary region is asked, before readers are told of such a start (INV-PT10)
-        for key, position in ({} if vector is None else vector.positions).items():
-            partition = self._parts.partitions.by_id(key.topic_id, key.partition)
-            if partition is not None and partition.log_start_offset > position.deleted_below:
-                try:
-                    partition.retention.take_back_start(position.deleted_below)
-                except LogError as error:
-                    _log.warning("%s cannot start where %s says: %s", partition.tp, point, error)
 
     def _whole_at(self, cut: Cut) -> WholeEnds:
         """Return what this region had shown whole at the last tidemark that it reached, if `cut` holds that.

@@ -305,6 +305,27 @@ def test_C2_a_retry_of_what_the_log_has_is_a_duplicate_by_whatever_rules(codec: 
     assert (again.verdict, again.base_offset) == (AppendVerdict.DUPLICATE, 0)
 
 
+@pytest.mark.parametrize("configs", [{}, {"compression.type": "gzip"}])
+def test_INV_FIT3_a_retry_of_what_the_log_has_is_refused_for_no_size(
+    configs: dict[str, str],
+) -> None:
+    """1. A batch is written. 2. `max.message.bytes` is lowered. 3. Its answer is lost, and it is sent again."""
+    some = fixture()
+    origin = Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0))
+    sent = build_batch([Record(None, b"v" * 99)], origin=origin)
+    assert some.partition.writer.append(sent).verdict is AppendVerdict.APPENDED
+    some.sync()
+    some.topic = Topic(configs=configs | {"max.message.bytes": f"{len(sent) - 1}"})
+    some.close_and_reopen()
+    writer = some.partition.writer
+    again = writer.append(sent, ahead=writer.prepared(sent))
+    assert (again.verdict, again.base_offset) == (AppendVerdict.DUPLICATE, 0)
+    follows = Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(1))
+    fresh = build_batch([Record(None, b"v" * 99)], origin=follows)
+    assert writer.append(fresh).verdict is AppendVerdict.TOO_LARGE
+    assert writer.append(fresh, ahead=writer.prepared(fresh)).verdict is AppendVerdict.TOO_LARGE
+
+
 @pytest.mark.parametrize("source", list(CODECS)[1:])
 def test_a_recompressed_batch_has_the_records_of_all_members_of_its_stream(source: str) -> None:
     """A stream may be several members one after the other; Kafka's GzipCompression reads them all (RFC 1952)."""

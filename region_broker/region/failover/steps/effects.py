@@ -359,7 +359,7 @@ class FailoverSteps:
             raise _GivenUp(f"only {cut.point} was reached, not the final {final}")
         if self._outlook.lineage().since(self._current().region_epoch):
             # Another one has acted since, from a base below or at this one: what was ordered here behind it is void (T14).
-            self._parts.tidemarks.take_back_starts(cut.point)
+            self._parts.tidemarks.starts.take_back(cut.point)
         return cut
 
     async def _statement_of(
@@ -520,7 +520,9 @@ class FailoverSteps:
             await parts.peers.handshake_with_all(timeout_ms=self._settings.ask_timeout_ms)
         await self._cut_till_done(partial(self._cut_all, state, effect))
         if state.phase is Phase.RETURNING:
-            parts.tidemarks.take_back_starts(effect.cut.point)
+            parts.tidemarks.starts.take_back(effect.cut.point)
+        else:
+            await parts.tidemarks.starts.keep(effect.cut.point)
         await parts.tidemarks.cut_to(reached)
         if state.phase is Phase.CUTTING:
             return LogsCut(effect.lineage_epoch)

@@ -75,6 +75,38 @@ def test_who_counts_bytes_over_whole_segments_reads_none_of_them() -> None:
     assert count == sum(each.size_bytes for each in segments.segments)
 
 
+@pytest.mark.parametrize("suffix", [".txnindex", ".index"])
+def test_INV_SGL1_a_first_look_at_many_segments_gives_way_now_and_then(
+    suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("region_broker.log.segment_list.FIRST_LOOKS_MAX", 1)
+    some = filled()
+    segments = len(some.partition.log.sealed_paths())
+    assert segments > 2
+    looks: list[int] = []
+
+    def note(operation: str, path: Path) -> None:
+        if operation == "open" and path.suffix == suffix:
+            looks[-1] += 1
+
+    def read(*, wait: bool) -> object:
+        looks.append(0)
+        if suffix == ".txnindex":
+            return some.partition.reader.fetch(0, 1, Isolation.READ_COMMITTED, wait=wait)
+        return some.partition.log.segments.first_reaching(1 << 60, 1 << 60, wait=wait)
+
+    async def through(cold_reads: ColdReads) -> object:
+        return await cold_reads.read(read)
+
+    some.disk.fault = note
+    cold_reads = patient(some)
+    found = asyncio.run(through(cold_reads))
+    assert max(looks) == 1
+    assert sum(looks) >= segments, "each was looked into"
+    assert cold_reads.waited_count == 0
+    assert found == read(wait=True)
+
+
 # -- the disk --------------------------------------------------------------------------------------
 
 

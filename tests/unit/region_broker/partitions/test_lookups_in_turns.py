@@ -11,7 +11,7 @@ from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.time_lookup import TimeLookup
 from region_broker.wire import cooperative_yield
 from tests.fixtures.kafka_port import wire_fixture
-from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
+from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture, raise_start
 
 T = TypeVar("T")
 LOW_MS, LATE_MS, HIGH_MS = 1_000_000, 1_000_500, 1_001_000
@@ -38,7 +38,7 @@ def shortened() -> Fixture:
     for number in range(1, COUNT):
         some.partition.writer.append(batch(at_ms=LATE_MS if number == COUNT - 2 else LOW_MS))
     some.sync()
-    some.partition.trimming.raise_start(1)
+    raise_start(some.partition, 1)
     assert some.partition.log_start_offset == 1
     return some
 

@@ -35,6 +35,7 @@ from tests.fixtures.node_logs import (
     append_marker,
     batch,
     fixture,
+    raise_start,
 )
 
 SMALL_SEGMENTS = {"segment.bytes": "4096"}
@@ -404,7 +405,7 @@ def test_T14_what_an_order_deleted_goes_where_nobody_may_need_it() -> None:
     for _ in range(30):
         some.partition.writer.append(batch(1, size_bytes=500))
     some.sync()
-    some.partition.retention._trimming.raise_start(20)
+    raise_start(some.partition, 20)
     assert some.table.maintain(lambda _: Hold(30, 0)) == 0
     assert some.table.maintain(lambda _: Hold(0, 30)) == 0
     assert some.table.maintain(lambda _: Hold(30, 10)) > 0
@@ -659,7 +660,7 @@ def test_INV_PU3_a_reader_whose_records_were_deleted_is_told() -> None:
         some.partition.writer.append(batch())
     some.sync()
     told = waits_at(some, 1, 1 << 20)
-    some.partition.trimming.raise_start(4)
+    raise_start(some.partition, 4)
     some.partition.writer.append(batch())
     some.sync()
     assert told == ["enough"]

@@ -12,7 +12,7 @@ from geo_replicator.whole_ends import NOTHING_WHOLE
 from idempotency.identity import RegionEpoch
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.tidemarks.reached_store import ReachedFile
-from tests.fixtures.node_logs import batch, fixture
+from tests.fixtures.node_logs import batch, fixture, raise_start
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing, lose_everything
 
@@ -72,7 +72,7 @@ def test_INV_PT7_a_log_start_that_a_start_has_shown_does_not_move_back(step: int
         some.partition.writer.append(batch())
     some.sync()
     some.close_and_reopen()
-    killed_at(some.disk, step, lambda: some.partition.trimming.raise_start(8))
+    killed_at(some.disk, step, lambda: raise_start(some.partition, 8))
     some.open()
     shown = some.partition.log_start_offset
     lose_everything(some)

@@ -24,7 +24,7 @@ from region_broker.region.tidemarks.told_holds import (
     ToldHolds,
 )
 from tests.fixtures.cluster_images import member
-from tests.fixtures.node_logs import batch, fixture
+from tests.fixtures.node_logs import batch, fixture, raise_start
 
 MAIN, OTHER = member(1), member(2)
 EPOCH = LeaderEpoch(8 << 16 | 1)
@@ -311,7 +311,7 @@ def test_INV_SCU3_a_copy_at_the_main_leader_keeps_what_mirrors_need_of_what_its_
     end = copy.log_end_offset
     copy.become_mirror()
     copy.commit_up_to(end)
-    copy.retention.forget_below(end, keeps_bytes=True)
+    raise_start(copy, end)
     assert (copy.log_start_offset, copy.kept_from) == (end, 0)
     for hold, goes in (
         (Hold(0, 0), False),
