@@ -154,7 +154,11 @@ class ReplicaLeading:
         term_parts = TermParts(
             me=self._parts.me,
             clock=self._parts.clock,
-            settings=replace(self._parts.settings, awaited=self._parts.awaited()),
+            settings=replace(
+                self._parts.settings,
+                awaited=self._parts.awaited(),
+                min_in_sync=self._parts.min_in_sync(),
+            ),
             min_in_sync_of=self._min_in_sync_of,
             propose=self._on_proposal,
             was_cut=self._was_cut,
