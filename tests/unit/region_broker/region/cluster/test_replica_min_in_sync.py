@@ -1,11 +1,15 @@
 """How many nodes of a region have to be in sync, and what does not wait for them (INV-MH7, INV-RPL14, INV-TLC6)."""
 
+from uuid import UUID
+
 import msgspec
 import pytest
 
 from region_broker.controller.cluster_commands import RemoveNode
+from region_broker.controller.metadata_commands import SetTopicConfigs
+from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
-from tests.fixtures.node_logs import batch
+from tests.fixtures.node_logs import Topic, batch
 from tests.fixtures.replica_nodes import ReplicaRegion, live
 
 
@@ -94,5 +98,35 @@ def test_INV_TLC6_a_record_is_acknowledged_on_as_many_as_the_topic_that_asks_for
         topics = {name: msgspec.structs.replace(topic, configs={"min.insync.replicas": "3"}) for name, topic in region.image.topics.items()}  # fmt: skip
         region.image = msgspec.structs.replace(region.image, topics=topics)
         assert leading.acknowledged_on() == 2, "of a topic that is still to be made"
+
+    live(life)
+
+
+def test_INV_MIS1_a_change_of_the_metadata_costs_the_logs_of_the_topics_that_it_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = list[int]()
+    asked_of = ReplicaLeading._min_in_sync_of
+
+    def counted(leading: ReplicaLeading, partition: Partition) -> int:
+        looked.append(partition.tp.partition)
+        return asked_of(leading, partition)
+
+    monkeypatch.setattr(ReplicaLeading, "_min_in_sync_of", counted)
+
+    async def life(region: ReplicaRegion) -> None:
+        other = Topic(partition_count=3, topic_id=UUID(int=77), name="other")
+        region.topics.append(other)
+        one, *_ = await region.start()
+        looked.clear()
+        region.fence(3)
+        assert looked == []
+        region.change(SetTopicConfigs(other.topic_id, {"min.insync.replicas": "3"}))
+        assert looked == [0, 1, 2]
+        await region.until(lambda: one.leading.is_short(one.partition(0, 1)), "two are left")
+        looked.clear()
+        region.change(RemoveNode(3, region.image.nodes[3].incarnation))
+        assert len(looked) == 1 + 3, "all, as there are fewer nodes"
+        assert not one.leading.is_short(one.partition(0, 1))
 
     live(life)
