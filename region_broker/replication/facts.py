@@ -2,6 +2,9 @@
 
 INV-RPH1  what lies below the meeting point of two histories is the same in both, whatever was cut or deleted in between
           (KIP-101, KIP-279, KIP-320)
+INV-RPH3  they may meet below where the follower's log starts: then it has nothing of what the leader's has from there on
+          1. B is away for longer than retention, and its log ends at 5; the others' begin at 10. 2. They are lost, and B is elected
+          uncleanly. 3. One of them returns. 4. Were it to go on from 10, it would be in sync without what B has written from 5 to 10.
 INV-RPH2  each question asks for an older leader epoch than the one before, so that the questions end
 
 Not here: who asks and what is cut (`following`), how a node keeps its epochs (`log.indexes.leader_epochs`).
@@ -10,9 +13,12 @@ Not here: who asks and what is cut (`following`), how a node keeps its epochs (`
 from bisect import bisect_right
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
+
+LATEST: Final = LeaderEpoch(2**31 - 1)
+"""No leader epoch is newer: its end is where a log ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +91,23 @@ class LogHistory:
         return EpochEnd(self.epochs[higher - 1].leader_epoch, end)
 
 
-def compare(own: LogHistory, asked: LeaderEpoch, leaders: EpochEnd) -> MeetAt | AskAgain:
-    """Return where a follower's log meets the leader's, or what to ask next (INV-RPH1).
+def first_asked(own: LogHistory) -> LeaderEpoch:
+    """Return which leader epoch a follower asks for first: its newest; of a log without records, where the leader's log ends."""
+    return own.latest if own.epochs else LATEST
 
-    `leaders` is the leader's `end_of(asked)`. `asked` was the follower's newest epoch, then what this said. A leader that has nothing
-    as old as `asked` has none of the follower's records that it was asked about: they meet where the follower's log starts.
+
+def compare(own: LogHistory, asked: LeaderEpoch, leaders: EpochEnd) -> MeetAt | AskAgain:
+    """Return where a follower's log meets the leader's, or what to ask next (INV-RPH1, INV-RPH3).
+
+    `leaders` is the leader's `end_of(asked)`. `asked` was `first_asked`, then what this said. A leader that has nothing as old as `asked`
+    has none of the follower's records that it was asked about: they meet where one of the logs starts.
     """
     assert leaders.leader_epoch <= asked, (leaders, asked)
     if not own.epochs:
-        return MeetAt(own.end_offset)
+        return MeetAt(min(own.end_offset, leaders.end_offset))
     mine = own.end_of(leaders.leader_epoch)
     if mine.leader_epoch == leaders.leader_epoch:
-        return MeetAt(max(own.log_start_offset, min(mine.end_offset, leaders.end_offset)))
+        return MeetAt(min(mine.end_offset, leaders.end_offset))
     # INV-RPH2: the leader has nothing of `asked`, and this log nothing of what it has instead.
     assert mine.leader_epoch < asked, (mine, asked)
     return AskAgain(mine.leader_epoch)

@@ -61,7 +61,7 @@ from region_broker.replication.events import (
     Slice,
     Ticked,
 )
-from region_broker.replication.facts import AskAgain, LogHistory, MeetAt, compare
+from region_broker.replication.facts import AskAgain, LogHistory, MeetAt, compare, first_asked
 
 FETCHES_IN_FLIGHT: Final = 2
 URGENT_FETCHES_MAX: Final = 8
@@ -100,14 +100,16 @@ class _Log:
     @classmethod
     def found(cls, log: LocalLog) -> "_Log":
         history = log.history
-        assert log.high_watermark <= log.durable_end <= history.end_offset, log
+        # Only what was committed is deleted, so that it parts below HW if it parts below its start (INV-RPH3, INV-RPF2).
+        high_watermark = max(log.high_watermark, history.log_start_offset)
+        assert high_watermark <= log.durable_end <= history.end_offset, log
         return cls(
             history,
-            history.latest,
+            first_asked(history),
             position=history.end_offset,
             durable_end=log.durable_end,
-            high_watermark=log.high_watermark,
-            leaders_high_watermark=log.high_watermark,
+            high_watermark=high_watermark,
+            leaders_high_watermark=high_watermark,
             log_start_offset=-1,
         )
 

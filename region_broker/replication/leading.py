@@ -3,7 +3,7 @@
 INV-RPL1  HW is the least of what is durable on the *maximal* in-sync set, this member included: the committed set, and whoever is in
           a proposal whose end is not known (R2)
 INV-RPL2  HW does not go down in a leader epoch, but where the log itself was cut (INV-RPL10)
-INV-RPL3  HW of a log stands still while the committed in-sync set is smaller than that log's `min.insync.replicas` (R2)
+INV-RPL3  HW of a log stands still while the committed in-sync set is smaller than that log's `min.insync.replicas` (R2), but for INV-RPL14
 INV-RPL4  a follower is taken in only if it has reported, under this leader epoch and in the session that goes on, that in all
           logs of the group it has durably what lies below HW and below the start of this leader epoch, and is not fenced (R3)
 INV-RPL5  a report of another session, leader epoch or incarnation changes nothing (R4)
@@ -18,6 +18,12 @@ INV-RPL10 where a log was cut, or its start went back, a core takes the place of
 INV-RPL11 the low watermark of a log is the least log start of the same members, each durable: an order to delete up to there is
           acknowledged, and whoever leads next begins no lower. Whoever is taken in has the leader's log start, too. It goes down in a
           leader epoch only where that log was cut, or its start went back (INV-RPL10)
+
+INV-RPL14 HW covers what older leader epochs left in a log as soon as as many are in sync as the settings ask for in all logs, though its
+          topic asks for more: nobody is answered by that, whoever leads next has it, and until HW covers it nothing of the group is
+          served (R6). A core that goes on in its leader epoch (`anew`) counts as left what the first one found
+          1. A tenant of three nodes has his topic ask for three, and one node is lost. 2. He goes on with acks=1. 3. A leader is elected,
+          and waits for HW of that log: no topic takes writes before the third node is back.
 
 INV-RPL13 one member, where the settings name it, may lose its session for `awaited_ms` and stay in the set, unless it is fenced: it counts
           meanwhile, so HW waits for it (INV-RPL1), as for one that is slow
@@ -78,13 +84,15 @@ from region_broker.replication.progress import FollowerProgress, LeaderLogState
 class LeadingSettings:
     """`replica_lag_time_ms_max`: Kafka's `replica.lag.time.max.ms`; `proposal_pause_ms`: how long after one that came to nothing.
 
-    `awaited`: whose lost session leaves it in the set for `awaited_ms` (INV-RPL13).
+    `awaited`: whose lost session leaves it in the set for `awaited_ms` (INV-RPL13). `min_in_sync`: what is asked for where a topic asks
+    for nothing, or for more (INV-RPL14).
     """
 
     replica_lag_time_ms_max: int = 30_000
     proposal_pause_ms: int = 500
     awaited: Member | None = None
     awaited_ms: int = 400
+    min_in_sync: int = 1
 
 
 class LeadingCore:
@@ -111,6 +119,8 @@ class LeadingCore:
         self._starting: dict[LogKey, None] = {}
         """The logs whose low watermark is below their log start here: where it may move."""
         self._thresholds: Counter[int] = Counter()
+        self._older_ends: Mapping[LogKey, int] = {}
+        """What the core before this one in its leader epoch counted as left by older ones (INV-RPL14)."""
         self._followers: dict[Member, FollowerProgress] = {}
         self._fenced: frozenset[Member] = frozenset()
         self._stopped: dict[LogKey, frozenset[Member]] = {}
@@ -135,6 +145,7 @@ class LeadingCore:
             self._me, self._leader_epoch, in_sync, settings=self._settings, now_ms=now_ms
         )
         core._stopped, core._fenced = self._stopped, self._fenced
+        core._older_ends = {key: log.older_end for key, log in self._logs.items()}
         if in_sync.version == self._in_sync.version:
             proposed = self._pending.members if self._pending is not None else frozenset()
             core._doubtful = self._doubtful | proposed
@@ -285,6 +296,7 @@ class LeadingCore:
         assert key not in self._logs, event
         assert event.high_watermark <= event.durable_end, event
         log = self._logs[key] = LeaderLogState(event)
+        log.older_end = min(log.older_end, self._older_ends.get(key, log.older_end))
         self._thresholds[log.min_in_sync] += 1
         for follower in self._followers.values():
             follower.threshold_moved(key, log)
@@ -324,7 +336,9 @@ class LeadingCore:
         end = log.durable_end
         for follower in self._counted:
             end = min(end, follower.durable_ends.get(key, 0))
-        if end > log.high_watermark and len(self._in_sync.members) >= log.min_in_sync:
+        if len(self._in_sync.members) < log.min_in_sync:
+            end = min(end, self._older_end(log))
+        if end > log.high_watermark:
             log.high_watermark = end
             self._effects.append(HighWatermark(key, end))
             for follower in self._followers.values():
@@ -333,6 +347,11 @@ class LeadingCore:
             self._uncommitted[key] = None
         else:
             self._uncommitted.pop(key, None)
+
+    def _older_end(self, log: LeaderLogState) -> int:
+        """Return up to where HW may move of a log whose topic asks for more than are in sync (INV-RPL14)."""
+        has_enough = len(self._in_sync.members) >= self._settings.min_in_sync
+        return log.older_end if has_enough else log.high_watermark
 
     def _advance_start(self, key: LogKey, log: LeaderLogState) -> None:
         """Move the low watermark as far as the maximal in-sync set allows (INV-RPL11)."""

@@ -24,13 +24,13 @@ class LeaderLogState:
     """One log at its leader."""
 
     __slots__ = (
-        "durable_end", "epoch_start_offset", "high_watermark", "log_start_offset", "low_watermark", "min_in_sync",
+        "durable_end", "epoch_start_offset", "high_watermark", "log_start_offset", "low_watermark", "min_in_sync", "older_end",
     )  # fmt: skip
 
     def __init__(self, opened: LogOpened) -> None:
         """Begin as it was opened."""
         self.durable_end = opened.durable_end
-        self.epoch_start_offset = opened.epoch_start_offset
+        self.epoch_start_offset = self.older_end = opened.epoch_start_offset
         self.high_watermark = opened.high_watermark
         self.min_in_sync = opened.min_in_sync
         self.log_start_offset = opened.log_start_offset

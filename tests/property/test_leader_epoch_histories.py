@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idempotency.identity import LeaderEpoch
-from region_broker.replication.facts import AskAgain, EpochStart, LogHistory, compare
+from region_broker.replication.facts import AskAgain, EpochStart, LogHistory, compare, first_asked
 
 Rows = list[tuple[LeaderEpoch, int]]
 """Leader epoch and number of each record."""
@@ -47,7 +47,7 @@ def shared(own: Rows, leaders_rows: Rows) -> int:
 
 def meeting(own: LogHistory, leader: LogHistory) -> tuple[int, int]:
     """Ask until the histories meet; return where, and how often was asked."""
-    asked, count = own.latest, 1
+    asked, count = first_asked(own), 1
     while isinstance(found := compare(own, asked, leader.end_of(asked)), AskAgain):
         assert found.leader_epoch < asked, "INV-RPH2"
         asked, count = found.leader_epoch, count + 1
@@ -77,3 +77,15 @@ def test_R5_INV_RPH1_a_deleted_beginning_keeps_nothing_that_the_leader_lacks(
     meets_at, _ = meeting(history(own, own_start), history(other, start))
     assert meets_at <= common
     assert meets_at == common or common <= max(start, own_start)
+
+
+@given(st.data(), leaders())
+def test_R5_INV_RPH3_a_log_that_starts_above_what_is_shared_meets_below_its_start(
+    data: st.DataObject, logs: list[Rows]
+) -> None:
+    """A leader that was elected uncleanly, and is shorter than what was deleted here."""
+    own, other = data.draw(st.sampled_from(logs)), data.draw(st.sampled_from(logs))
+    common = shared(own, other)
+    own_start = data.draw(st.integers(common, len(own)))
+    meets_at, _ = meeting(history(own, own_start), history(other))
+    assert meets_at <= (common if own_start < len(own) else max(common, min(own_start, len(other))))

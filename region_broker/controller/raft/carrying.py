@@ -53,7 +53,14 @@ from region_broker.controller.raft.effects import (
     TransferAsked,
     message_bytes,
 )
-from region_broker.controller.raft.entries import Entry, LogIndex, Member, Membership, Term
+from region_broker.controller.raft.entries import (
+    Entry,
+    EntryKind,
+    LogIndex,
+    Member,
+    Membership,
+    Term,
+)
 from region_broker.controller.raft.failures import (
     Busy,
     Lost,
@@ -65,7 +72,14 @@ from region_broker.controller.raft.failures import (
 )
 from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
-from region_broker.controller.raft.needed_room import entries_bytes, log_bytes, volume_bytes
+from region_broker.controller.raft.handing_over import HandingOver
+from region_broker.controller.raft.needed_room import (
+    SPARE_BYTES,
+    entries_bytes,
+    has_command,
+    log_bytes,
+    volume_bytes,
+)
 from region_broker.controller.raft.snapshot_file import Piece
 
 logger: Final = logging.getLogger(__name__)
@@ -114,6 +128,7 @@ class Carrier:
         self._applied_bytes = 0
         self._tick_waits = False
         self._full_until_ms = 0
+        self._handing_over = HandingOver(setup.settings.election_timeout_ms)
         self._has_begun = self._is_run = self._stopping = False
         self._is_outside = False
         self._ended_by: Exception | None = None
@@ -300,18 +315,31 @@ class Carrier:
             event = self._take_event()
             gathered.append((event, log_bytes(event, self._core.membership)))
             wanted_bytes += gathered[-1][1]
-        await self._make_room(wanted_bytes)
+        await self._make_room(wanted_bytes + SPARE_BYTES)
         admitted: list[Event] = []
         taken_bytes = 0
         for event, needed_bytes in gathered:
+            spare_bytes = SPARE_BYTES if has_command(event) else 0
             try:
-                self._expect_room(event, taken_bytes + needed_bytes)
+                self._expect_room(event, taken_bytes + needed_bytes + spare_bytes)
             except RaftStoreFull as error:
                 self._refuse(event, error)
+                if spare_bytes:
+                    admitted += self._hand_over()
             else:
                 admitted.append(event)
                 taken_bytes += needed_bytes
         return admitted
+
+    def _hand_over(self) -> list[Event]:
+        """Return what has another voter lead, where a command found no room here (INV-RHO1)."""
+        successor = self._handing_over.successor(self._core.facts, self._now_ms())
+        if successor is None:
+            return []
+        logger.warning("the disk of this member is full: %s is to lead the quorum", successor)
+        ticket = next(self._tickets)
+        self._handing_over.begun(ticket)
+        return [TransferAsked(ticket, successor)]
 
     def _take_event(self) -> Event:
         event = self._inbox.popleft()
@@ -449,6 +477,8 @@ class Carrier:
         await self._machine.apply(entries)
         self._applied_index = entries[-1].index
         self._applied_bytes += entries_bytes(entries)
+        if any(entry.kind is EntryKind.COMMAND for entry in entries):
+            self._handing_over.carried_out()
 
     async def _snapshot(self) -> None:
         """Let the state machine's image take the place of the log; if it does not fit, after as much again."""
@@ -465,6 +495,7 @@ class Carrier:
     # -- answers ---------------------------------------------------------------------------------
 
     def _answer(self, answer: Answered) -> None:
+        self._handing_over.ended(answer.ticket, answer.outcome, self._now_ms())
         match answer.outcome:
             case Outcome.DONE:
                 self._settle(answer.ticket, answer.index)

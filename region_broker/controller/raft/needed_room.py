@@ -1,6 +1,7 @@
 """How much of the log's file an event may take, before it is given to the core (INV-RT4, INV-RK2).
 
 INV-RN1  what a core persists for one event is never more than is said here
+INV-RN2  commands leave room for some dozens of elections: else nobody could lead where all disks are full
 Not here: what happens to an event that finds no room (`carrying`).
 """
 
@@ -22,10 +23,13 @@ from region_broker.controller.raft.effects import (
     SnapshotRequest,
     TransferAsked,
 )
-from region_broker.controller.raft.entries import Entry, Membership
+from region_broker.controller.raft.entries import Entry, EntryKind, Membership
 
 SNAPSHOT_SPARE_BYTES: Final = 1024 * 1024
 """What must be free on the volume besides a piece of a snapshot before it is taken."""
+
+SPARE_BYTES: Final = 16 * 1024
+"""What must be there for a command besides what it takes (INV-RN2)."""
 
 
 def log_bytes(event: Event, membership: Membership) -> int:
@@ -48,6 +52,17 @@ def log_bytes(event: Event, membership: Membership) -> int:
         case _:
             pass
     return needed_bytes
+
+
+def has_command(event: Event) -> bool:
+    """Return whether an event is more than what keeps a leader, or makes one."""
+    match event:
+        case Proposed() | MembershipAsked() | Received(message=PassedOn()):
+            return True
+        case Received(message=AppendRequest(entries=entries)):
+            return any(entry.kind is not EntryKind.LEADER for entry in entries)
+        case _:
+            return False
 
 
 def entries_bytes(entries: Iterable[Entry]) -> int:

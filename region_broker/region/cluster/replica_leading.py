@@ -34,6 +34,7 @@ from region_broker.controller.refusals import CommandRefused
 from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX
 from region_broker.log.failures import NotLeader
 from region_broker.partitions.partition import Partition
+from region_broker.region.cluster.min_in_sync import Wishes
 from region_broker.region.cluster.replica_logs import LogSet, history_of
 from region_broker.region.cluster.replica_messages import (
     CONNECTION_ENDED,
@@ -125,6 +126,8 @@ class ReplicaLeading:
         """Whether the term was ended by a cut: whoever needs it begins the next one, at the latest in the next turn of the loop."""
         self._lineage = 0
         self._uncut: list[Partition] = []
+        self._wishes: Wishes | None = None
+        """Of the last image that a term has taken in; a log that was opened since has looked at a later one."""
         self._settles = asyncio.Event()
         """Set when a term begins, or the last one is over."""
         self._proposals: deque[tuple[LeaderTerm, ProposeInSync]] = deque()
@@ -154,7 +157,11 @@ class ReplicaLeading:
         term_parts = TermParts(
             me=self._parts.me,
             clock=self._parts.clock,
-            settings=replace(self._parts.settings, awaited=self._parts.awaited()),
+            settings=replace(
+                self._parts.settings,
+                awaited=self._parts.awaited(),
+                min_in_sync=self._parts.min_in_sync(),
+            ),
             min_in_sync_of=self._min_in_sync_of,
             propose=self._on_proposal,
             was_cut=self._was_cut,
@@ -229,7 +236,9 @@ class ReplicaLeading:
         term.fenced_are(
             frozenset(node.member for node in image.nodes.values() if not node.is_eligible)
         )
-        term.set_min_in_sync()
+        wishes = Wishes(image.topics, len(image.nodes), image.grown_to, self._parts.min_in_sync())
+        former, self._wishes = self._wishes, wishes
+        term.look_at_min_in_sync(wishes.changed_since(former, term.logs))
 
     def logs_changed(self) -> None:
         """Partitions were opened or dropped, or one has stopped: to be called after that, and in the same step if writes follow."""

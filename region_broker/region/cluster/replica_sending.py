@@ -15,6 +15,8 @@ INV-RSN8 a follower that is not in sync is answered when `replication.pacing` le
          time that it waits, it is told that there is nothing, so that it knows of this node
 INV-RSN9 each answer says whether this node's gate is open; where that is not as it was said last, the next one goes out at once
 INV-RSN4 what memory has not is read in by a thread (INV-CO1)
+INV-RSN11 a log that could not be read is looked at again once something has changed of it: a range that was mended is sent, though
+         nobody appends
 INV-RSN5 a session knows logs that are led here, and no other: what else a follower names is not kept
 
 Fetches of one session are answered in the order in which they came.
@@ -117,7 +119,7 @@ class Copying:
 
     def _changed(self, partition: Partition) -> None:
         for session in self._sessions.get(partition.key, ()):
-            session.start_moved(partition)
+            session.changed(partition)
 
 
 class FetchSession:
@@ -146,6 +148,8 @@ class FetchSession:
         self._told: dict[LogKey, tuple[int, int]] = {}
         """What was said last of HW and start."""
         self._moved: dict[LogKey, None] = {}
+        self._refused: set[LogKey] = set()
+        """The logs that could not be read when they were looked at last."""
         self._wakes = asyncio.Event()
         self._turn = asyncio.Lock()
         self._closed = False
@@ -169,6 +173,7 @@ class FetchSession:
         self.positions.pop(key, None)
         self._told.pop(key, None)
         self._moved.pop(key, None)
+        self._refused.discard(key)
         self.pace.forget(key)
         self._reported.set()
         self._copying.end(key, self)
@@ -195,11 +200,14 @@ class FetchSession:
         """Answer now where the gate is not as it was said last (INV-RSN9)."""
         self._wakes.set()
 
-    def start_moved(self, partition: Partition) -> None:
-        """Look at a log whose start has moved; called at other changes, too."""
-        told = self._told.get(partition.key)
-        if told is not None and told[1] != partition.log_start_offset:
-            self.mark(partition.key)
+    def changed(self, partition: Partition) -> None:
+        """Look at a log whose start has moved, or that could not be read (INV-RSN11); called at other changes, too."""
+        key = partition.key
+        told = self._told.get(key)
+        has_moved = told is not None and told[1] != partition.log_start_offset
+        if has_moved or key in self._refused:
+            self._refused.discard(key)
+            self.mark(key)
 
     def close(self) -> None:
         """End: fetches that wait are answered."""
@@ -345,6 +353,7 @@ class FetchSession:
             # The follower compares all its logs anew, in its next session.
             raise PeerRefused(OUT_OF_RANGE, f"{key.encode()}: {error}") from error
         except LogError:
+            self._refused.add(key)
             return None  # said and counted by the partition; the other logs go on
         self.positions[key] = end_offset
         self._told[key] = marks

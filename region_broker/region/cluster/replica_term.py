@@ -285,9 +285,12 @@ class LeaderTerm:
         self.end()
         self._parts.was_cut(self)
 
-    def set_min_in_sync(self) -> None:
-        """Look at what the logs' topics ask for now."""
-        for key, partition in self.logs.items():
+    def look_at_min_in_sync(self, keys: Iterable[LogKey]) -> None:
+        """Look at what the topics of these logs ask for now, of those that are led."""
+        for key in keys:
+            partition = self.logs.get(key)
+            if partition is None:
+                continue
             wanted = self._parts.min_in_sync_of(partition)
             if wanted != self._min_in_sync[key]:
                 self._min_in_sync[key] = wanted

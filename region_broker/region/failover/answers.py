@@ -56,7 +56,7 @@ from region_broker.region.peers.protocol import (
 )
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
-from region_broker.region.ports import RoundFailed
+from region_broker.region.ports import RegionLog, RoundFailed
 
 _log: Final = logging.getLogger("tidemark.failover")
 
@@ -251,8 +251,9 @@ class FailoverAnswers:
             point = await self._final_point()
             self._drained = self._outlook.known_claim()
         except (RoundFailed, TimeoutError) as error:
-            await self._end_drain(f"no last tidemark: {error}")
-            raise PeerRefused(DRAIN_FAILED, f"no last tidemark: {error}") from error
+            why = f"no last tidemark: {str(error) or _what_was_late(self._parts.role.logs())}"
+            await self._end_drain(why)
+            raise PeerRefused(DRAIN_FAILED, why) from error
         return point
 
     async def _end_of_fenced(self) -> TidemarkPoint:
@@ -312,6 +313,17 @@ class FailoverAnswers:
             raise PeerRefused("unreadable", str(error)) from error
         attached = [] if found is None else [msgspec.json.encode(found)]
         return Reply(StatementAnswer(found=found is not None), attached)
+
+
+def _what_was_late(logs: list[RegionLog]) -> str:
+    """Return why there was no last tidemark in time: what acks=1 has answered is to be below it, too, and HW may wait for a node (INV-RPL3)."""
+    late = [log for log in logs if log.failed is None and log.high_watermark < log.log_end_offset]
+    if not late:
+        return "it took too long"
+    return (
+        f"{len(late)} logs ({late[0].tp} first) are not committed to their ends. Bring back the nodes that are not in sync, or lower"
+        " min.insync.replicas of these topics"
+    )
 
 
 def _about_to_act(asked: Promise) -> str:

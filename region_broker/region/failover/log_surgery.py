@@ -142,20 +142,20 @@ async def cut_copy(
     """Cut a copy of the log of the node that leads this region, at `meets_at`, from where on that one has another history (T23).
 
     The region mirrors another one, whose history counts. The tail goes to quarantine first (INV-LS1); a log whose tail cannot be
-    read whole stops. Raises OSError; running it again goes on where it stopped.
+    read whole stops. One that starts above `meets_at` is copied anew. Raises OSError; running it again goes on where it stopped.
     """
-    step = LogCut(extent_of(log), max(meets_at, log.kept_from))
-    if log.failed is not None or not step.moves_tail:
+    step = LogCut(extent_of(log), max(meets_at, log.kept_from), lacks=meets_at < log.kept_from)
+    if log.failed is not None:
         return
-    provenance = _provenance(step, EMPTY_CUT, reason, CutCause.DIVERGENCE)
+    what = f"it is not cut at {meets_at}, as the leading node's log was"
     try:
-        moved = await _cut_one(log, provenance, quarantine)
+        if step.moves_tail:
+            provenance = _provenance(step, EMPTY_CUT, reason, CutCause.DIVERGENCE)
+            tell_diverged(await _cut_one(log, provenance, quarantine), quarantine)
+        if step.lacks:
+            _copy_anew(log, what)
     except (LogError, QuarantineDamaged) as error:
-        _not_cut(
-            log, error, f"it is not cut at {step.position}, as the leading node's log was", reason
-        )
-    else:
-        tell_diverged(moved, quarantine)
+        _not_cut(log, error, what, reason)
 
 
 def _not_cut(log: RegionLog, error: Exception, what: str, reason: CutReason) -> None:

@@ -5,7 +5,8 @@ INV-RPJ2  HW of a log does not go down in a leader epoch
 INV-RPJ3  what was committed at an offset stays so: no leader and no follower has anything else below HW
 INV-RPJ4  a core that was told of a newer leader epoch asks for nothing more, and what a deposed one acknowledges before that, its
           successor has
-INV-RPJ5  nothing is acknowledged while the leader's in-sync set is smaller than the log's `min.insync.replicas`
+INV-RPJ5  nothing is acknowledged while the leader's in-sync set is smaller than the log's `min.insync.replicas`;
+          what older leader epochs left is not acknowledged any more
 INV-RPJ6  a leader that says it knows the latest offset knows all that older leader epochs acknowledged (R6)
 INV-RPJ7  no log is cut, and none stops, below the HW that its member knew
 INV-RPJ8  once faults have ended all members are in sync, and all that was written is committed and known to be

@@ -94,17 +94,21 @@ MUTANTS: Final = (
         "hw-is-what-the-set-has-now", "INV-RPL2", "INV-RPJ2",
         (
             "leading:LeadingCore._advance",
-            "if end > log.high_watermark and",
-            "if end != log.high_watermark and",
+            "if end > log.high_watermark:",
+            "if end != log.high_watermark:",
         ),
     ),
     _mutant(
         "hw-moves-below-min-in-sync", "R2, INV-RPL3", "INV-RPJ5",
         (
             "leading:LeadingCore._advance",
-            "and len(self._in_sync.members) >= log.min_in_sync",
-            "",
+            "if len(self._in_sync.members) < log.min_in_sync:",
+            "if False:",
         ),
+    ),
+    _mutant(
+        "hw-moves-below-min-in-sync-beyond-what-was-left", "INV-RPL14", "INV-RPJ5",
+        ("leading:LeadingCore._older_end", "return log.older_end", "return log.durable_end"),
     ),
     _mutant(
         "taken-in-without-what-is-committed", "R3, INV-RPL4", "INV-RPJ1",

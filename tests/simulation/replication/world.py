@@ -79,6 +79,8 @@ class Node:
         self.start_count = 0
         self.leading: LeadingCore | None = None
         self.led_epoch = LeaderEpoch(-1)
+        self.older_ends: dict[LogKey, int] = {}
+        """Where each log that it leads ended when it was opened."""
         self.following = FollowingCore()
         self.epoch_at_start = LeaderEpoch(-1)
         self.logs: tuple[LogKey, ...] = ()
@@ -184,6 +186,7 @@ class Node:
         for key in keys:
             log = self.disk.log(key)
             self.open_logs.append(key)
+            self.older_ends[key] = log.end
             opened = into.LogOpened(
                 key, log.durable, log.end, log.high_watermark, least_of(key), log.start
             )
@@ -203,8 +206,10 @@ class Node:
             match effect:
                 case out.HighWatermark(key, offset) if key in self.world.register.logs:
                     in_sync = len(core.in_sync.members)
+                    left = offset <= self.older_ends[key]  # INV-RPL14
+                    least = SETTINGS.min_in_sync if left else least_of(key)
                     judge.leader_moved(
-                        self.led_epoch, self.disk, key, offset, in_sync=in_sync, least=least_of(key)
+                        self.led_epoch, self.disk, key, offset, in_sync=in_sync, least=least
                     )
                     self.disk.log(key).high_watermark = offset
                 case out.LowWatermark(key, offset) if key in self.world.register.logs:

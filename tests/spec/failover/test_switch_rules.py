@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from region_broker.controller.metadata_commands import (
 )
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.records.batches import Record, build_batch
+from region_broker.region.failover.messages import AskDrain
 from region_broker.region.mirror.mirror_topics import MirrorTopicStore
 from region_broker.region.mirror.primary_side import _FetchSession
-from region_broker.region.peers.protocol import FetchLogs
+from region_broker.region.peers.protocol import FetchLogs, PeerRefused
 from region_broker.region.peers.sessions import Reply
 from tests.fixtures.failover_regions import ORDERS, Pair
 from tests.fixtures.waiting import until
@@ -61,6 +63,21 @@ async def test_T18_a_change_under_way_when_a_drain_begins_is_below_the_last_tide
     assert operation.status == "succeeded", operation
     assert "payments" in pair.us.metadata.image.topics
     assert pair.us.partition_count == 3
+
+
+async def test_T18_a_switch_that_would_lose_what_acks_1_has_answered_names_the_log_that_it_waited_for(
+    pair: Pair,
+) -> None:
+    """Its topic asks for more nodes than are in sync (INV-RPL3)."""
+    pair.eu.driver.settings = replace(pair.eu.settings, final_round_timeout_ms=50)  # type: ignore[misc]
+    partition = pair.eu.partition()
+    partition.commit_up_to(0)
+    await partition.commits.wait_durable(
+        partition.writer.append(build_batch([Record(None, b"one")])).next_offset
+    )
+    with pytest.raises(PeerRefused, match=r"orders-0 first\) are not committed to their ends"):
+        await pair.eu.answers.drain(AskDrain(operation_id="o", to_region="us", timeout_ms=60_000))
+    await pair.eu.until(Phase.ACTING)
 
 
 async def test_T18_a_switch_waits_until_the_changes_of_topics_are_carried_out_here(

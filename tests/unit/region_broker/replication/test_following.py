@@ -36,7 +36,7 @@ from region_broker.replication.events import (
     Slice,
     Ticked,
 )
-from region_broker.replication.facts import EpochEnd, EpochStart, LogHistory
+from region_broker.replication.facts import LATEST, EpochEnd, EpochStart, LogHistory
 from region_broker.replication.following import (
     ASK_AGAIN_MS,
     BACKOFF_MS_MAX,
@@ -110,9 +110,9 @@ def copying(end: int = 3, durable: int | None = None, hw: int = 0) -> Follower:
 def test_R5_INV_RPF1_histories_are_compared_before_anything_is_copied_or_said() -> None:
     follower = Follower()
     effects = follower.connected(x=local((E1, 0), (E3, 4), end=6, durable=5), y=local(end=0))
-    assert effects == [CheckEpochs(1, {X: E3, Y: NONE})]
+    assert effects == [CheckEpochs(1, {X: E3, Y: LATEST})]
     assert follower.step(LogsDurable({X: 6})) == []
-    assert follower.checked((X, answer(E3, E3, 8)), (Y, answer(NONE, NONE, 0))) == [
+    assert follower.checked((X, answer(E3, E3, 8)), (Y, answer(LATEST, NONE, 0))) == [
         SendFetch(1, {X: 6, Y: 0}, (), {X: 6, Y: 0}, {}),
         SendFetch(1, {}, (), {}, {}),
     ]
@@ -174,8 +174,8 @@ def test_INV_RPF2_no_log_is_cut_below_its_hw(end: int, hw: int, stops: bool) -> 
 
 def test_an_emptied_folder_copies_everything_from_where_the_leaders_log_starts() -> None:
     follower = Follower()
-    assert follower.connected(x=local(end=0)) == [CheckEpochs(1, {X: NONE})]
-    effects = follower.checked((X, answer(NONE, NONE, 7, start=7)))
+    assert follower.connected(x=local(end=0)) == [CheckEpochs(1, {X: LATEST})]
+    effects = follower.checked((X, answer(LATEST, E1, 9, start=7)))
     assert effects[:2] == [StartAt(X, 7), SendFetch(1, {X: 7}, (), {X: 7}, {})]
 
 
@@ -210,14 +210,37 @@ def test_INV_RPF2_a_log_that_has_stopped_is_not_copied_on_by_another_answer() ->
     assert follower.core.stage(X) is Stage.STOPPED
 
 
-def test_INV_RPH1_no_log_is_cut_below_its_own_start() -> None:
-    """It has deleted by retention what the leader, which is shorter, ends in: nothing is left of it, and it stops for nobody."""
+@pytest.mark.parametrize(
+    ("own", "answered", "meets_at"),
+    [
+        (local((E1, 5), end=9, hw=5, start=5), answer(E1, E1, 3), 3),
+        (local((E3, 5), end=9, hw=9, start=5), answer(E3, NONE, 0), 0),
+        (local(end=5, hw=5, start=5), answer(LATEST, E1, 3), 3),
+        (local(end=5, hw=5, start=5), answer(LATEST, NONE, 0), 0),
+        (local((E1, 5), end=9, hw=0, start=5), answer(E1, E1, 3), 3),
+    ],
+)
+def test_INV_RPH3_a_log_that_starts_where_the_leaders_has_ended_shares_nothing_with_it(
+    own: LocalLog, answered: LeaderLog, meets_at: int
+) -> None:
+    """1. It has deleted by retention what another node ends in. 2. That one is elected uncleanly. 3. What it writes where this log has
+    nothing would be missing here, and this one would be in sync. Another log goes on."""
     follower = Follower()
-    follower.connected(x=local((E1, 5), end=9, hw=5, start=5))
-    assert follower.checked((X, answer(E1, E1, 3)))[:2] == [
-        CutLog(X, 5),
-        SendFetch(1, {X: 5}, (), {X: 5}, {}),
-    ]
+    follower.connected(x=own, y=local((E1, 0), end=2, hw=2))
+    effects = follower.checked((X, answered), (Y, answer(E1, E1, 4)))
+    [stopped] = [each for each in effects if isinstance(each, DivergedBelowHighWatermark)]
+    assert (stopped.key, stopped.meets_at) == (X, meets_at)
+    assert stopped.high_watermark >= own.history.log_start_offset
+    assert follower.core.stage(X) is Stage.STOPPED
+    assert SendFetch(1, {Y: 2}, (), {Y: 2}, {}) in effects
+
+
+def test_INV_RPH3_a_log_without_records_asks_for_the_leaders_end() -> None:
+    follower = Follower()
+    own = local(end=5, hw=5, start=5)
+    assert follower.connected(x=own) == [CheckEpochs(1, {X: LATEST})]
+    effects = follower.checked((X, answer(LATEST, E3, 8)))
+    assert effects[0] == SendFetch(1, {X: 5}, (), {X: 5}, {})
 
 
 # -- logs that come and go ------------------------------------------------------------------------
@@ -231,14 +254,14 @@ def test_a_log_that_the_leader_does_not_have_yet_is_asked_for_again_and_holds_up
     follower.now_ms = ASK_AGAIN_MS - 1
     assert follower.step(Ticked()) == []
     follower.now_ms = ASK_AGAIN_MS
-    assert follower.step(Ticked()) == [CheckEpochs(1, {Y: NONE})]
-    assert follower.checked((Y, answer(NONE, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0}, {})]
+    assert follower.step(Ticked()) == [CheckEpochs(1, {Y: LATEST})]
+    assert follower.checked((Y, answer(LATEST, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0}, {})]
 
 
 def test_a_log_made_meanwhile_is_compared_and_then_copied() -> None:
     follower = copying()
-    assert follower.step(LogAdded(Y, local(end=0))) == [CheckEpochs(1, {Y: NONE})]
-    assert follower.checked((Y, answer(NONE, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0}, {})]
+    assert follower.step(LogAdded(Y, local(end=0))) == [CheckEpochs(1, {Y: LATEST})]
+    assert follower.checked((Y, answer(LATEST, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0}, {})]
 
 
 def test_a_log_that_is_gone_is_forgotten_and_what_comes_of_it_left() -> None:
@@ -260,7 +283,7 @@ def test_INV_RPF6_many_new_logs_do_not_make_many_fetches() -> None:
     sent = 0
     for key in keys:
         follower.step(LogAdded(key, local(end=0)))
-        effects = follower.step(EpochsChecked(1, {key: answer(NONE, NONE, 0)}))
+        effects = follower.step(EpochsChecked(1, {key: answer(LATEST, NONE, 0)}))
         sent += sum(isinstance(effect, SendFetch) for effect in effects)
     assert sent == URGENT_FETCHES_MAX - 2
     [fetch] = follower.fetched()
@@ -541,7 +564,7 @@ def test_INV_RPF1_a_log_that_was_still_to_be_asked_for_is_not_in_the_next_sessio
     keys = [LogKey(UUID(int=number), 0) for number in range(10, 12 + URGENT_FETCHES_MAX)]
     for key in keys:
         follower.step(LogAdded(key, local(end=0)))
-        follower.checked((key, answer(NONE, NONE, 0)))
+        follower.checked((key, answer(LATEST, NONE, 0)))
     between_sessions(follower)
     assert follower.step(Connected(2, {}))[0] == SendFetch(2, {}, (), {}, {})
 
@@ -624,5 +647,5 @@ def test_INV_RPF6_nothing_is_reported_of_a_log_that_is_gone() -> None:
     follower.fetched()
     assert follower.step(LogsDurable({X: 5})) == []
     assert follower.step(LogRemoved(X)) == []
-    (fetch, *_) = fetches(follower.checked((Y, answer(NONE, NONE, 0))))
+    (fetch, *_) = fetches(follower.checked((Y, answer(LATEST, NONE, 0))))
     assert fetch == SendFetch(1, {Y: 0}, (X,), {Y: 0}, {})

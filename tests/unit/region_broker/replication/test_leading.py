@@ -1,6 +1,5 @@
 """What a leader commits, acknowledges and proposes, rule by rule: R1, R2, R3, R4, R6, C41."""
 
-from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
@@ -25,78 +24,29 @@ from region_broker.replication.events import (
     LeaderEvent,
     LogClosed,
     LogOpened,
-    LogsDurable,
     LogsStopped,
     LogStartMoved,
     MembersFenced,
     MinInSyncChanged,
     ProposalEnded,
-    Ticked,
 )
 from region_broker.replication.facts import InSync
 from region_broker.replication.leading import LeadingCore, LeadingSettings
-
-A, B, C = (Member(node_id, UUID(int=node_id)) for node_id in (1, 2, 3))
-X, Y = (LogKey(UUID(int=number), 0) for number in (1, 2))
-EPOCH, NEWER = LeaderEpoch(5), LeaderEpoch(6)
-LAG_MS = 1_000
-PAUSE_MS = 50
-AWAITED_MS = 400
-
-
-class Group:
-    """A core with a clock and short ways to say what happens."""
-
-    def __init__(self, *in_sync: Member, least: int = 1, start: int = 0, end: int = 0) -> None:
-        """Lead X, with everything up to `end` durable here, from `start` on in this leader epoch."""
-        self.now_ms = 0
-        self.core = LeadingCore(
-            A,
-            EPOCH,
-            InSync(frozenset(in_sync), 1),
-            settings=LeadingSettings(LAG_MS, PAUSE_MS),
-            now_ms=0,
-        )
-        self.step(LogOpened(X, end, start, 0, least))
-
-    def step(self, event: LeaderEvent) -> list[LeaderEffect]:
-        return self.core.step(event, self.now_ms)
-
-    def durable(self, **ends: int) -> list[LeaderEffect]:
-        return self.step(LogsDurable(_named(ends)))
-
-    def connect(self, member: Member, session: int = 1) -> list[LeaderEffect]:
-        return self.step(FollowerConnected(member, session, EPOCH))
-
-    def report(self, member: Member, session: int = 1, **ends: int) -> list[LeaderEffect]:
-        return self.step(FollowerReport(member, session, EPOCH, _named(ends)))
-
-    def starts(
-        self, member: Member, session: int = 1, ends: Mapping[str, int] | None = None, **starts: int
-    ) -> list[LeaderEffect]:
-        """Let a member say where its logs start."""
-        return self.step(FollowerReport(member, session, EPOCH, _named(ends or {}), _named(starts)))
-
-    def changed(self, version: int, *in_sync: Member) -> list[LeaderEffect]:
-        return self.step(InSyncChanged(EPOCH, InSync(frozenset(in_sync), version)))
-
-    def at(self, now_ms: int) -> list[LeaderEffect]:
-        self.now_ms = now_ms
-        return self.step(Ticked())
-
-    def cut(self, version: int = 1, *in_sync: Member) -> None:
-        """Have a log cut: another core goes on."""
-        self.core = self.core.anew(InSync(frozenset(in_sync), version), self.now_ms)
-
-
-def _named(ends: Mapping[str, int]) -> dict[LogKey, int]:
-    return {{"x": X, "y": Y}[name]: end for name, end in ends.items()}
-
-
-def proposal(effects: list[LeaderEffect]) -> ProposeInSync:
-    [found] = [effect for effect in effects if isinstance(effect, ProposeInSync)]
-    return found
-
+from tests.fixtures.leading_groups import (
+    AWAITED_MS,
+    EPOCH,
+    LAG_MS,
+    NEWER,
+    PAUSE_MS,
+    A,
+    B,
+    C,
+    Group,
+    X,
+    Y,
+    named,
+    proposal,
+)
 
 # -- HW -------------------------------------------------------------------------------------------
 
@@ -824,7 +774,7 @@ def test_a_follower_of_a_version_that_does_not_tell_its_starts_holds_nothing_up(
 
 def lacking(group: Group, *keys: LogKey, session: int = 1, **ends: int) -> list[LeaderEffect]:
     """Let B say which of its logs do not run."""
-    return group.step(FollowerReport(B, session, EPOCH, _named(ends), {}, frozenset(keys)))
+    return group.step(FollowerReport(B, session, EPOCH, named(ends), {}, frozenset(keys)))
 
 
 def test_INV_RPL12_a_follower_whose_log_stops_leaves_at_once_and_is_in_again_once_it_has_copied_it() -> (

@@ -477,6 +477,47 @@ async def test_a_follower_whose_disk_is_full_takes_nothing_and_catches_up_later(
 
 
 @simulated
+async def test_INV_RHO1_a_leader_whose_disk_is_full_has_another_one_lead() -> None:
+    """What a heartbeat needs is there for ever: nobody else would be elected."""
+    async with several(3) as (leader, *others):
+        leader.disk.room_bytes = 0
+        wishes = [leader.running.propose(bytes(2_000)) for _ in range(50)]
+        results = await asyncio.gather(*wishes, return_exceptions=True)
+        taken = sum(isinstance(each, int) for each in results)
+        assert taken < len(wishes)
+        successor = await leader_of(others)
+        await successor.running.propose(b"after")
+        assert successor.machine.taken[taken:] == [b"after"]
+        leader.disk.room_bytes = None
+        await until(lambda: leader.machine.taken == successor.machine.taken)
+
+
+@simulated
+async def test_INV_RHO2_INV_RN2_where_all_disks_are_full_somebody_leads_and_refuses() -> None:
+    async with several(3) as sites:
+        for site in sites:
+            site.disk.room_bytes = 0
+        refusals, terms = 0, set[int]()
+        while refusals < 30:
+            leader = await leader_of(sites)
+            terms.add(leader.running.term)
+            try:
+                await leader.running.propose(bytes(2_000))
+            except RaftStoreFull:
+                refusals += 1
+                await asyncio.sleep(0.3)
+            except (Busy, NotLeader, Lost):
+                await asyncio.sleep(0.3)
+        assert len(terms) <= 1 + len(sites)
+        leader = await leader_of(sites)
+        await leader.running.ask(ReadAsked)
+        for site in sites:
+            site.disk.room_bytes = None
+        await asyncio.sleep(2 * carrying.FULL_MS / 1000)
+        await leader.running.propose(b"after")
+
+
+@simulated
 async def test_a_member_joins_votes_and_takes_over() -> None:
     async with several(3) as (leader, *others):
         assert leader.bus is not None

@@ -9,8 +9,7 @@ from region_broker.region.cluster.replica_messages import ReplicaFetch, ReplicaF
 from region_broker.region.cluster.replica_sending import FetchSession
 from region_broker.region.peers.sessions import Reply
 from tests.fixtures.node_logs import batch
-from tests.fixtures.replica_nodes import ReplicaRegion
-from tests.unit.region_broker.region.cluster.test_replica_nodes import live
+from tests.fixtures.replica_nodes import ReplicaRegion, live
 
 APPENDS = 20
 

@@ -1,11 +1,8 @@
 """One leader and its followers: real logs, group commits and peer ports on a simulated loop, network and disk."""
 
-import asyncio
 import errno
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -13,7 +10,7 @@ import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType
-from region_broker.controller.cluster_commands import ChangeInSync, RemoveNode
+from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.log.failures import NotLeader
 from region_broker.log.indexes.log_start import LOG_START_NAME
@@ -29,11 +26,16 @@ from region_broker.region.peers.sessions import NodeSession
 from region_broker.replication.following import FETCHES_IN_FLIGHT
 from tests.fixtures.node_logs import TOPIC_ID, Topic, append_marker, batch
 from tests.fixtures.region_nodes import standing_of
-from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
+from tests.fixtures.replica_nodes import (
+    LAG_MS,
+    ReplicaNode,
+    ReplicaRegion,
+    bytes_of,
+    live,
+    state_of,
+)
 from tests.simulation.disk import SimulatedDisk
-from tests.simulation.simulated_loop import LoopClock, run_simulated
-
-Life: TypeAlias = Callable[[ReplicaRegion], Awaitable[None]]
+from tests.simulation.simulated_loop import LoopClock
 
 
 def unsure(_command: ChangeInSync) -> None:
@@ -43,18 +45,6 @@ def unsure(_command: ChangeInSync) -> None:
 async def hears_of_it(node: ReplicaNode, offset: int) -> None:
     with pytest.raises(NotLeader):
         await node.partition().wait_committed(offset)
-
-
-def live(life: Life, seed: int = 1, *, partitions: int = 1) -> None:
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            region = ReplicaRegion(tasks, seed, topics=[Topic(partition_count=partitions)])
-            await life(region)
-            for node in region.nodes.values():
-                if node.runs:
-                    await node.kill()
-
-    run_simulated(main(), seed)
 
 
 def test_followers_have_the_same_bytes_and_what_is_committed_is_durable_on_all() -> None:
@@ -871,64 +861,6 @@ def test_INV_RRD2_readers_are_shown_nothing_in_the_step_in_which_the_metadata_ch
         may = False
         two.following.image_changed()
         assert not readers.is_open
-
-    live(life)
-
-
-def test_INV_MH7_who_grows_from_one_node_waits_for_no_more_than_have_been_in_sync() -> None:
-    async def life(region: ReplicaRegion) -> None:
-        one, *_ = await region.start(topic_configs={"min.insync.replicas": "3"})
-
-        def wanted() -> int:
-            return one.leading._min_in_sync_of(one.partition())
-
-        assert wanted() == 3
-        for grown_to in (1, 2):
-            region.image = msgspec.structs.replace(region.image, grown_to=grown_to)
-            assert wanted() == grown_to
-        region.image = msgspec.structs.replace(region.image, grown_to=0)
-        assert wanted() == 3
-
-    live(life)
-
-
-@pytest.mark.parametrize("grown_to", [0, 3])
-def test_INV_MH7_a_node_that_was_removed_is_waited_for_no_more_also_where_the_region_has_grown(
-    grown_to: int,
-) -> None:
-    """A topic that asks for more nodes than are left would take nothing for good."""
-
-    async def life(region: ReplicaRegion) -> None:
-        one, _, three = await region.start(topic_configs={"min.insync.replicas": "3"})
-        region.image = msgspec.structs.replace(region.image, grown_to=grown_to)
-        await three.kill()
-        region.fence(3)
-        await region.until(lambda: region.in_sync() == {1, 2}, "it is out of sync")
-        assert one.leading.is_short(one.partition()), (
-            "until an operator says that it does not come back"
-        )
-        region.change(RemoveNode(3, region.image.nodes[3].incarnation))
-        assert not one.leading.is_short(one.partition())
-        assert await one.produce(batch()) == 1
-
-    live(life)
-
-
-def test_INV_TLC6_a_record_is_acknowledged_on_as_many_as_the_topic_that_asks_for_the_fewest() -> (
-    None
-):
-    async def life(region: ReplicaRegion) -> None:
-        one, *_ = await region.start(topic_configs={"min.insync.replicas": "1"})
-        leading = ReplicaLeading(
-            LeadingParts(
-                me=one.member, partitions=one.table, clock=region.clock, image=lambda: region.image, propose=region.propose,
-                min_in_sync=lambda: 2,
-            )
-        )  # fmt: skip
-        assert leading.acknowledged_on() == 1
-        topics = {name: msgspec.structs.replace(topic, configs={"min.insync.replicas": "3"}) for name, topic in region.image.topics.items()}  # fmt: skip
-        region.image = msgspec.structs.replace(region.image, topics=topics)
-        assert leading.acknowledged_on() == 2, "of a topic that is still to be made"
 
     live(life)
 

@@ -9,6 +9,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch
 from region_broker.log.cold_reads import Reading
+from region_broker.log.failures import CorruptRange
 from region_broker.region.cluster import replica_sending
 from region_broker.region.cluster.replica_messages import ReplicaFetch, ReplicaFetched
 from region_broker.region.cluster.replica_sending import (
@@ -157,3 +158,28 @@ async def test_INV_RSN8_a_report_lets_the_next_answer_go() -> None:
     assert (await answered(session)).parts == ()
     session.durable({part.key: part.end_offset})
     assert len((await answered(session)).parts) == 1
+
+
+async def test_INV_RSN11_a_log_that_could_not_be_read_is_sent_once_something_has_changed_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A range that is mended at the leader: nothing may be appended to that log for long."""
+    some = fixture(partition_count=2)
+    damaged, sound = some.partitions
+    for partition in some.partitions:
+        partition.writer.append(batch())
+    read, refusals = damaged.reader.read_replica, ["damaged"]
+
+    def read_replica(*args: Any, **named: Any) -> Any:
+        if refusals:
+            raise CorruptRange(0, refusals.pop())
+        return read(*args, **named)
+
+    monkeypatch.setattr(damaged.reader, "read_replica", read_replica)
+    session = session_of(some, Region(), Reads())
+    assert [part.key for part in (await answered(session)).parts] == [sound.key]
+    assert (await answered(session)).parts == ()
+    damaged.watchers.notify()  # `Mending` does
+    assert [part.key for part in (await answered(session)).parts] == [damaged.key]
+    damaged.watchers.notify()
+    assert (await answered(session)).parts == ()
