@@ -4,6 +4,9 @@ INV-QM1  nothing that the candidate holds is cut, dropped or deleted because the
          one log and more of another, since tidemarks are reached log by log
 INV-QM2  a log is copied on only where both hold the same bytes up to the shorter end; a difference ends the session, and
          with it the takeover: which history counts is then the operator's choice
+INV-QM3  of users, ACLs, quotas and tokens the newer of both counts: who has reached less may have been told more
+         1. The donor is cut off. 2. A right is revoked; the candidate, which has much to copy yet, hears of it at once. 3. The primary
+         is lost. 4. Was the candidate to be as the donor is, the right would be back.
 
 Not here: who the donor is, and how long to wait for it (`region.failover.steps.catching_up`); its answers
 (`primary_side`).

@@ -187,9 +187,10 @@ def primary_of(
     metadata: MetadataSide,
 ) -> Primary:
     """Return whom the link of `term` follows, which copies into `logs`; users and ACLs go to `metadata`."""
-    region, region_epoch = term.primary_region, term.region_epoch
+    region, region_epoch, access = term.primary_region, term.region_epoch, MirrorAccess(metadata)
+    take_access = access.take_newer if term.from_donor else access.take
     primary = PeerPrimary(
-        network, addresses, region, identity, region_epoch, take_access=MirrorAccess(metadata).take
+        network, addresses, region, identity, region_epoch, take_access=take_access
     )
     return DonorPrimary(primary, logs) if term.from_donor else primary
 
