@@ -21,16 +21,24 @@ _log: Final = logging.getLogger("tidemark.failover")
 
 
 async def record_lineage(outlook: Outlook, record: EntryRecord, *, learnt: bool) -> None:
-    """Return once the entry is recorded; raises `CommandRefused` for one of this region's own that comes too late."""
-    entry, domain = as_image_entry(record), outlook.domain
-    command = RecordLineage(domain=domain.name, entry=entry, learnt=learnt)
-    while entry not in outlook.domain.lineage:
+    """Return once the entry is recorded; raises `CommandRefused` for one of this region's own that comes too late.
+
+    One without positions may be another one in brief, which was recorded before (INV-FS7).
+    """
+    entry = as_image_entry(record)
+    command = RecordLineage(domain=outlook.domain.name, entry=entry, learnt=learnt)
+    while not any(_says(known, entry) for known in outlook.domain.lineage):
         try:
             await outlook.parts.metadata.apply(command)
         except CommandRefused as refused:
             if not learnt or refused.code != STALE_REGION_EPOCH:
                 raise
             await _stand(outlook, record)
+
+
+def _says(known: metadata_image.LineageEntry, entry: metadata_image.LineageEntry) -> bool:
+    in_brief = not entry.positions and msgspec.structs.replace(known, positions={}) == entry
+    return in_brief or known == entry
 
 
 async def _stand(outlook: Outlook, record: EntryRecord) -> None:
