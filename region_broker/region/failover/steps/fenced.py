@@ -2,8 +2,7 @@
 
 INV-FS5  a region acts again by itself only if every region says that nobody acts or is about to, and nothing that was
          acknowledged here lies beyond the last tidemark
-INV-FS7  the return of a region that joined a history, and holds no record yet, names no log: an emptied folder joins behind any number
-         of takeovers
+INV-FS7  the return of a region that holds no record names no log: an emptied folder joins behind any number of takeovers
          1. A region has missed too many takeovers for the number of its logs: its return has no room in the record. 2. Its folder is
          emptied, and joins. 3. By then it has missed all takeovers that there ever were.
 What is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and none
@@ -51,7 +50,7 @@ async def learn_lineage(outlook: Outlook, state: State) -> Event:
             async with aclosing(outlook.statuses_as_told()) as told:
                 async for statuses in told:
                     found = _whom_to_follow(outlook, state, statuses)
-                    if isinstance(found, ReturnBegun) and _holds_nothing(outlook, state):
+                    if isinstance(found, ReturnBegun) and _holds_nothing(outlook):
                         return await _in_brief(outlook, found)
                     if found is not None:
                         return found
@@ -82,10 +81,11 @@ def _whom_to_follow(
     return None
 
 
-def _holds_nothing(outlook: Outlook, state: State) -> bool:
-    """Return whether no takeover can have cut off anything that is here: this folder joined, and has copied no record yet."""
+def _holds_nothing(outlook: Outlook) -> bool:
+    """Return whether there is no record here that a takeover can have cut off, nor was one that came back some day (T36)."""
     logs = outlook.parts.role.logs()
-    return state.copied and all(log.failed is None and log.log_end_offset == 0 for log in logs)
+    is_empty = all(log.failed is None and log.log_end_offset == 0 for log in logs)
+    return is_empty and not outlook.parts.manifest.lost()
 
 
 async def _in_brief(outlook: Outlook, found: ReturnBegun) -> ReturnBegun:
