@@ -116,6 +116,8 @@ class LinkCore:
     refused_history: str = ""
     session_count: int = 0
     metadata_version: int = -1
+    followed_version: int = -1
+    """The version of the primary's registry that was carried out here last, -1 for none."""
     waiting: dict[LogKey, str] = field(default_factory=dict)
     """The logs that cannot go on, and why."""
     _backoff_ms: int = BACKOFF_MS_MIN
@@ -261,6 +263,8 @@ class LinkCore:
 
     def _check(self, logs: Mapping[LogKey, MirrorLogEnd], expected: LinkState) -> list[LinkEffect]:
         assert self.state is expected, (self.state, expected)
+        if expected is LinkState.APPLYING:
+            self.followed_version = self.metadata_version
         self._ends.update(logs)
         self._unchecked = tuple(key for key in self._ends if key not in self.cursor.positions)
         self._go_to(LinkState.CHECKING)

@@ -68,6 +68,7 @@ from geo_replicator.ports import (
 )
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import topic_difference, unnamed_absences
+from idempotency.identity import RegionEpoch
 
 RETRY_HALTED_MS: Final = 5_000
 UNHEARD_MS: Final = 5_000
@@ -369,6 +370,11 @@ class Link:
     def reached(self) -> TidemarkPoint:
         """Return the last tidemark reached, durable and shown."""
         return self.reaching.frontier.reached
+
+    @property
+    def followed(self) -> tuple[RegionEpoch, int]:
+        """Return which version of the primary's registry was carried out here last, and under which region epoch; -1 for none."""
+        return self.core.region_epoch, self.core.followed_version
 
     @property
     def follows_topics(self) -> bool:

@@ -38,11 +38,13 @@ SUPPORTED: Final = range(FIRST_LEVEL, 5)
 """What this release knows. 2 brought: levels that are finalized; a region that grows from one node (INV-MH7); births that take no takeover back (INV-M18).
 3 brought: leaders that are spread (ADR 53); nodes that are added to a region that runs (INV-MN8).
 4 brings: users, ACLs, quotas and tokens in the metadata (ADR 56); topics that are sealed (ADR 61);
-wishes that count only while whoever asked leads (INV-M22)."""
+wishes that count only while whoever asked leads (INV-M22); a lineage entry that takes another one's place (INV-M24)."""
 SEALS_SINCE_LEVEL: Final = 4
 """An older node would write such a topic in the open, and give its readers what is sealed."""
 LED_SINCE_LEVEL: Final = 4
 """An older node would let such a wish count all the same, and have other metadata than the others."""
+RELEARNS_SINCE_LEVEL: Final = 4
+"""An older node would refuse such an entry, and have another lineage than the others."""
 LEVELS_MAX: Final = 256
 """More are not told apart by clients (`finalized_epoch`)."""
 FEATURE: Final = "tidemark.version"

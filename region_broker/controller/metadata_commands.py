@@ -3,6 +3,10 @@
 INV-M17 a topic's `copied_count` is 0, or beyond its partition count
 INV-M18  what a node writes at its start changes nothing of a domain that is there: lineage, shards, who acts, birth
 INV-M4  a domain's region epoch never goes down, and no two lineage entries share one (rule T19)
+INV-M24  a lineage entry that is learnt takes the place of another one under its region epoch: who learns it has neither acted under that
+         epoch nor followed it
+         1. A region takes over, under 17, and is followed. 2. Its folder is exchanged for an older copy; it records 17 once more, and dies
+         before it acts. 3. Another one takes over, under 25. 4. It returns, and learns of the first 17, and of 25.
 `apply` is deterministic and total: a command that must not take effect raises `CommandRefused` and leaves the image as
 it was; nothing else is raised.
 
@@ -24,7 +28,7 @@ from region_broker.controller.access_commands import (
 )
 from region_broker.controller.cluster_changes import change_cluster
 from region_broker.controller.cluster_commands import BearDomain, ClusterCommand
-from region_broker.controller.feature_levels import allows
+from region_broker.controller.feature_levels import RELEARNS_SINCE_LEVEL, allows
 from region_broker.controller.metadata_image import (
     ALL_NODES,
     DELETED_MAX,
@@ -133,7 +137,7 @@ class PutDomain(msgspec.Struct, frozen=True, tag=True):
 
 
 class RecordLineage(msgspec.Struct, frozen=True, tag=True):
-    """A region acts from a cut under a new region epoch (T25); refused behind a later one, but where it is `learnt`.
+    """A region acts from a cut under a new region epoch (T25); refused behind a later one, but where it is `learnt` (INV-M24).
 
     1. A region writes down that it takes over, and dies before it acts. 2. Others, who never heard of that, take over
     under a lower region epoch, and then under a higher one. 3. It returns, and learns of both.
@@ -395,7 +399,7 @@ def _put_domain(image: MetadataImage, domain: DomainImage) -> MetadataImage:
         )
     if known is not None and known.region_epoch > domain.region_epoch:
         raise CommandRefused(
-            "stale-region-epoch",
+            refusals.STALE_REGION_EPOCH,
             f"domain {domain.name} is at region epoch {known.region_epoch}, beyond"
             f" {domain.region_epoch}",
         )
@@ -433,15 +437,16 @@ def _record_lineage(image: MetadataImage, command: RecordLineage) -> MetadataIma
     if entry in domain.lineage:
         return image
     refuse_while_spread(image, _ACTS)
-    begun = {known.region_epoch for known in domain.lineage}
+    others = [known for known in domain.lineage if known.region_epoch != entry.region_epoch]
     is_newest = entry.region_epoch > domain.region_epoch
-    if not is_newest and (not command.learnt or entry.region_epoch in begun):
+    takes_a_place = len(others) < len(domain.lineage)
+    if not is_newest and (not command.learnt or (takes_a_place and not _may_relearn(image))):
         raise CommandRefused(
-            "stale-region-epoch",
+            refusals.STALE_REGION_EPOCH,
             f"domain {domain.name} is at region epoch {domain.region_epoch};"
             f" {entry.region_epoch} comes too late",
         )
-    lineage = sorted((*domain.lineage, entry), key=lambda known: known.region_epoch)
+    lineage = sorted((*others, entry), key=lambda known: known.region_epoch)
     domain = msgspec.structs.replace(
         domain,
         acting_region=entry.acting_region if is_newest else domain.acting_region,
@@ -449,3 +454,8 @@ def _record_lineage(image: MetadataImage, command: RecordLineage) -> MetadataIma
         lineage=tuple(lineage),
     )
     return msgspec.structs.replace(image, domains={**image.domains, domain.name: domain})
+
+
+def _may_relearn(image: MetadataImage) -> bool:
+    """Return whether all that apply the same commands know INV-M24 (INV-FL4): an only node has no others."""
+    return image.leadership is None or image.feature_level >= RELEARNS_SINCE_LEVEL

@@ -5,6 +5,7 @@ from typing import Final
 NOT_ACTING: Final = "not-acting"
 """The code of refusals of what another node, or region, is to be asked for."""
 TOO_MANY_PARTITIONS: Final = "too-many-partitions"
+STALE_REGION_EPOCH: Final = "stale-region-epoch"
 COMMAND_TOO_LARGE: Final = "command-too-large"
 """The code of refusals of what the log of the metadata has no room for in one entry; nothing of it was done, and asking again is of no use."""
 

@@ -92,6 +92,7 @@ def compose_hold(
         partitions=lambda: storage.partitions,
         published_cut=tidemarks.published_cut,
         published_starts=tidemarks.published_starts,
+        region_epoch=lambda: storage.metadata.image.main_domain.region_epoch,
         regions=lambda: regions.keys() - {own},
         acted=acted,
         copied=source.positions_of,

@@ -6,13 +6,13 @@ Not here: who leads (`region.cluster.leadership`), where the region keeps what i
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from geo_replicator.failover import State
+from geo_replicator.failover import State, replay
 from idempotency.identity import LeaderEpoch, Member
 from region_broker.config.node_config import NodeConfig
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.node.storage import Storage
 from region_broker.region.failover.driver import FailoverDriver
-from region_broker.region.failover.record import JournalRecord, RegionRecord
+from region_broker.region.failover.record import RegionRecord
 from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.peers.protocol import NOT_ACTING, NOT_LEADING, PeerRefused
 from region_broker.region.tidemarks.service import TidemarkService
@@ -53,7 +53,7 @@ class LeadingRegion:
 
     def recover(self) -> None:
         """Read what this folder knows from a time when its node was the region's only one; raises `JournalDamaged`, OSError."""
-        self._state_before = JournalRecord(self._storage.journal).recover().state
+        self._state_before = replay(self._storage.journal.recover())
 
     def why_silent(self) -> PeerRefused | None:
         """Return why this node does not speak for its region, None where it does."""

@@ -287,7 +287,7 @@ class Node:
             if self._cluster is None
             else Gathering(storage.metadata, ports.clock, self._leads_under),
         )
-        record = self._region_record or JournalRecord(storage.journal)
+        record = self._region_record or JournalRecord(storage.journal, ports.clock)
         self.failover = FailoverDriver(parts, record, FailoverSettings())
         self.failover.on_step = step_recorder(storage.metadata.audit, config.region)
         self._handshake.driver = self.failover

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from geo_replicator.failover import Phase
+from geo_replicator.failover import Phase, State
+from geo_replicator.failover_events import Event, ReturnBegun
+from region_broker.region.failover.record import RegionRecord
 from tests.simulation.cluster_region_steps import (
     TOPIC,
     all_alike,
@@ -149,6 +151,43 @@ async def test_an_emptied_node_on_each_side_joins_again_during_a_takeover(
         await write(regions, regions.us, b"3")
         await all_alike(regions, "us")
         assert await values_at(regions, regions.eu) == [b"1", b"2", b"3"]
+
+
+async def test_INV_FS7_the_return_of_an_emptied_region_of_several_nodes_names_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all logs of all takeovers that there were, it would be larger than an entry of the metadata may be."""
+    async with cluster_regions(tmp_path, 29) as regions:
+        eu, us = regions.eu, regions.us
+        await create(regions, eu)
+        await write(regions, eu, b"1")
+        await shown(regions, us, 1)
+        for region in (us, eu):
+            await regions.take_over(region, planned=True)
+            await regions.all_well("us" if region is us else "eu")
+        for node in us.nodes.values():
+            await node.kill()
+            empty_folder(node)
+            node.made = False  # its first one founds it
+        recorded: list[int] = []
+        append = RegionRecord.append
+
+        async def counted(record: RegionRecord, event: Event, after: State) -> None:
+            if isinstance(event, ReturnBegun):
+                recorded.append(sum(len(entry.positions) for entry in event.entries))
+            await append(record, event, after)
+
+        monkeypatch.setattr(RegionRecord, "append", counted)
+        for node in us.nodes.values():
+            await node.begin()
+        await regions.all_well()
+        await write(regions, eu, b"2")
+        await all_alike(regions, "eu")
+        assert await values_at(regions, us) == [b"1", b"2"]
+        assert set(recorded) == {0}
+        lineages = [each.led.node.storage.metadata.image.main_domain.lineage for each in (eu, us)]
+        assert lineages[0] == lineages[1]
+        assert all(entry.positions for entry in lineages[1])
 
 
 async def test_an_old_region_returns_whose_leader_had_a_tail_that_its_region_never_committed(

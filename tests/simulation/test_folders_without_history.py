@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from geo_replicator.failover import Phase
+from geo_replicator.failover import Phase, State
+from geo_replicator.failover_events import Event, ReturnBegun
 from geo_replicator.folder_life import Birth
 from idempotency.identity import RegionEpoch
 from region_broker.node import Node, NodeRefused, Ports
@@ -14,6 +15,7 @@ from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover.messages import AskPromise, PromiseAnswer
 from region_broker.region.failover.operations import OperationRefused
 from region_broker.region.peers.protocol import PeerRefused
+from tests.simulation.disk import Crashed
 from tests.simulation.folder_faults import copy_of, empty_folder, restore
 from tests.simulation.kafka_client import Connection, batch_of
 from tests.simulation.region_pair import Pair, Region, SeededChance, region_pair, until
@@ -132,6 +134,52 @@ async def test_T32_an_emptied_folder_joins_whoever_acts_however_many_failovers_l
         await pair.until(lambda: shown(follows) == 3 + failovers, "it got all")
         assert follows.phase is Phase.MIRRORING
         assert acts.node.role.acting
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "in its second life"])
+async def test_INV_FS7_the_return_of_an_emptied_folder_names_no_log(
+    tmp_path: Path, *, again: bool
+) -> None:
+    """However many takeovers lie behind, and however many logs each of them names: there is room for it."""
+    async with region_pair(tmp_path, 6) as pair:
+        await three_records(pair)
+        for region in (pair.us, pair.eu, pair.us):
+            await pair.take_over(planned=True, by=region)
+            other = pair.eu if region is pair.us else pair.us
+            await pair.until(lambda o=other: o.phase is Phase.MIRRORING, "it follows")  # type: ignore[misc]
+        await pair.eu.kill()
+        empty_folder(pair.eu)
+        returns: list[ReturnBegun] = []
+
+        def watch(node: Node) -> None:
+            told = node.failover.on_step
+
+            def step(event: Event, before: State, after: State) -> None:
+                told(event, before, after)
+                if isinstance(event, ReturnBegun):
+                    returns.append(event)
+                    if again and len(returns) == 1:
+                        raise Crashed
+
+            node.failover.on_step = step
+
+        pair.eu.on_open = watch
+        if again:
+            await pair.eu.begin()
+            await until(lambda: pair.eu.died, "it ends with its return begun")
+            await pair.eu.kill()
+        await pair.eu.start()
+        await pair.until(lambda: shown(pair.eu) == 3, "it got all")
+        (begun,) = returns
+        lineage = pair.us.node.storage.metadata.image.main_domain.lineage
+        assert [entry.region_epoch for entry in begun.entries] == [
+            entry.region_epoch for entry in lineage
+        ]
+        assert not any(entry.positions for entry in begun.entries)
+        assert pair.eu.node.storage.metadata.image.main_domain.lineage == lineage
+        assert all(entry.positions for entry in lineage)
+        await pair.take_over(planned=True, by=pair.eu)
+        await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "it is followed")
 
 
 async def test_T32_an_emptied_old_primary_that_cannot_reach_the_new_one_waits(

@@ -1,5 +1,6 @@
 """The fault "older copy": a folder is exchanged for what it was earlier, at the primary and at a mirror (rules T33, T35)."""
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -222,3 +223,49 @@ async def test_T35_who_has_begun_a_region_epoch_twice_closes_its_writes(
         store = loser.node.storage.quarantine
         kept = b"".join(chunk for tail in store.tails() for chunk in store.chunks(tail))
         assert (b"of the first time" if accepted else b"of the second time") in kept
+
+
+async def test_INV_M24_an_epoch_begun_a_second_time_and_never_acted_under_keeps_nobody_from_returning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. us takes over. 2. Its folder is exchanged for an older copy; it begins that epoch again, and ends. 3. eu takes over."""
+
+    async def stand(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async with region_pair(tmp_path, 8) as pair:
+        await pair.create_topic(TOPIC, 1)
+        await write(pair.eu, b"kept")
+        await shows(pair, pair.us, b"kept")
+        await pair.us.kill()
+        copy = copy_of(pair.us)
+        await pair.us.start()
+        await pair.fail_over()
+        await write(pair.us, b"of us")
+        await shows(pair, pair.eu, b"of us")
+        await pair.us.kill()
+        first = pair.eu.node.storage.metadata.image.main_domain.lineage[-1]
+        restore(pair.us, copy)
+        pair.fabric.cut("eu", "us")
+        await pair.us.start()
+        monkeypatch.setattr(pair.us.node.failover.steps, "_cut_all", stand)
+        pair.us.node.operations.begin_failover(confirmed=True)
+        domain = pair.us.node.storage.metadata.image.main_domain
+        await pair.until(
+            lambda: bool(pair.us.node.storage.metadata.image.main_domain.lineage), "it begins again"
+        )
+        (second,) = pair.us.node.storage.metadata.image.main_domain.lineage
+        assert second.region_epoch == first.region_epoch > domain.region_epoch
+        assert second != first
+        await pair.us.kill()
+        await pair.take_over(planned=False, by=pair.eu)
+        await write(pair.eu, b"of eu")
+        pair.fabric.heal("eu", "us")
+        await pair.us.start()
+        for value in (b"of us", b"of eu"):
+            await shows(pair, pair.us, value)
+        assert (
+            pair.us.node.storage.metadata.image.main_domain.lineage
+            == pair.eu.node.storage.metadata.image.main_domain.lineage
+        )
+        assert pair.us.node.storage.metadata.image.main_domain.lineage[0] == first

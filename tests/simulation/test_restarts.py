@@ -12,8 +12,10 @@ import pytest
 
 from chaos.checker import check
 from chaos.history import Attempt, History, seen
+from geo_replicator.failover import Phase
 from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, SequenceNumber
 from region_broker.records.batches import Origin, Record, build_batch
+from region_broker.region.tidemarks import retention_hold
 from tests.fixtures.coordinator_driver import owes_markers
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
@@ -160,4 +162,39 @@ async def test_T14_retention_waits_for_a_mirror_that_was_away_when_the_primary_r
             lambda: pair.us.partition("stream", 0).sight.visible_end == 6, "all is copied"
         )
         # Maintenance runs all the time here; it lets go once it sees that the mirror has reached a tidemark over all.
+        await pair.until(lambda: primary.kept_from >= 5, "retention goes on")
+
+
+async def test_INV_RH6_a_region_that_mirrored_for_long_waits_for_the_old_primary_once_it_acts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. us acts for a while, and mirrors eu for longer than a mirror is waited for. 2. eu is lost, and comes back soon."""
+    monkeypatch.setattr(retention_hold, "MIRROR_HOLD_MS", 5_000)
+    async with region_pair(tmp_path, seed=2) as pair:
+        small = {"segment.bytes": "4096", "retention.ms": "3600000"}
+        await pair.eu.node.topics.create_topic("stream", 1, small)
+        await pair.until(
+            lambda: pair.us.node.storage.partitions.get("stream", 0) is not None, "us has it"
+        )
+        await pair.take_over(planned=True)
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "eu follows us")
+        await pair.take_over(planned=True, by=pair.eu)
+        await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows eu")
+        await asyncio.sleep(10)
+        await pair.eu.kill()
+        del pair.regions["eu"]
+        await pair.fail_over()
+        network = pair.fabric.site("client")
+        connection = await Connection.open(network, pair.us.kafka_port)
+        for _ in range(6):  # old enough to be deleted, and as long as a segment
+            batch = build_batch([Record(None, b"x" * 3_000, timestamp_ms=1)])
+            await connection.produce("stream", {0: batch})
+        primary = pair.us.partition("stream", 0)
+        await pair.us.node.maintain()
+        assert primary.kept_from == 0
+        pair.regions["eu"] = pair.eu
+        await pair.eu.start()
+        await pair.until(
+            lambda: pair.eu.partition("stream", 0).sight.visible_end == 6, "all is copied"
+        )
         await pair.until(lambda: primary.kept_from >= 5, "retention goes on")

@@ -2,22 +2,26 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from geo_replicator.directory import next_region_epoch
+from geo_replicator.events import HandshakeDone
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import HigherEpochLearned, PromiseGiven
+from geo_replicator.lineage import LogKey
+from geo_replicator.ports import FetchAnswer, LinkFailed, PrimarySession
 from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover import peers as failover_peers
 from region_broker.region.failover.messages import AskPromise
 from region_broker.region.failover.operations import Operation, OperationRefused
+from region_broker.region.mirror.region_link import PeerPrimary, PeerPrimarySession
 from region_broker.region.peers import forwarder
 from region_broker.region.peers.protocol import Frame, PeerMessage, PeerRefused
 from region_broker.region.peers.sessions import Handling, PeerSession, Reply
@@ -47,6 +51,11 @@ def shown(region: Region, topic: str = TOPIC) -> int:
 def shown_whole(region: Region) -> int:
     """Return how many of them a read-committed reader gets."""
     return region.partition(TOPIC, 0).sight.last_stable_offset
+
+
+def retention_of(region: Region) -> str | None:
+    """Return the topic's `retention.ms` here."""
+    return region.node.storage.metadata.image.topics[TOPIC].configs.get("retention.ms")
 
 
 async def values_at(pair: Pair, region: Region) -> list[bytes]:
@@ -106,6 +115,47 @@ async def test_T24_a_candidate_first_copies_what_another_region_that_promised_ha
         await pair.until(lambda: shown(ap) == 4, "and goes on")
 
 
+@pytest.mark.parametrize("later", ["us", "ap"])
+async def test_INV_QM4_the_configs_of_whoever_has_heard_the_primary_last_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    """1. One of us and ap is cut off. 2. A config changes; us, which lacks records, hears of it, or ap does. 3. us copies from ap."""
+    fetch = PeerPrimarySession.fetch
+
+    def stalled(
+        session: PeerPrimarySession, positions: Mapping[LogKey, int], forgotten: Sequence[LogKey]
+    ) -> Awaitable[FetchAnswer]:
+        if stalls:
+            raise LinkFailed("no records come")
+        return fetch(session, positions, forgotten)
+
+    async with region_pair(tmp_path, 11, names=("eu", "us", "ap")) as pair:
+        ap, stalls = pair.regions["ap"], False
+        await pair.create_topic(TOPIC, 1)
+        await write(pair.eu, VALUES[0])
+        await pair.until(lambda: all(shown(r) == 1 for r in (pair.us, ap)), "both show")
+        pair.fabric.cut("eu", "us")
+        for value in VALUES[1:]:
+            await write(pair.eu, value)
+        await pair.until(lambda: shown(ap) == 3, "ap shows all")
+        hears = pair.regions[later]
+        if later == "us":
+            pair.fabric.cut("eu", "ap")
+            stalls = True
+            monkeypatch.setattr(PeerPrimarySession, "fetch", stalled)
+            pair.fabric.heal("eu", "us")
+        topic = pair.eu.node.storage.metadata.image.topics[TOPIC]
+        configs = {**topic.configs, "retention.ms": "123456789"}
+        await pair.eu.node.topics.change_configs(TOPIC, configs, topic.configs)
+        await pair.until(lambda: retention_of(hears) == "123456789", "one of them hears of it")
+        await pair.eu.kill()
+        del pair.regions["eu"]
+        stalls = False
+        await pair.fail_over()
+        assert retention_of(pair.us) == "123456789"
+        assert await values_at(pair, pair.us) == list(VALUES)
+
+
 async def test_T24_a_candidate_that_cannot_copy_it_cuts_nothing_and_names_the_way_out(
     tmp_path: Path,
 ) -> None:
@@ -123,6 +173,41 @@ async def test_T24_a_candidate_that_cannot_copy_it_cuts_nothing_and_names_the_wa
         await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows ap")
         await pair.until(lambda: shown_whole(pair.us) == 3, "us has all")
         assert await values_at(pair, pair.us) == await values_at(pair, ap) == list(VALUES)
+
+
+async def test_T24_INV_CUP1_a_lesser_claim_is_no_way_round_the_greatest_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. us copies nothing from eu any more, ap does for a while. 2. An order drains eu in vain. 3. eu and ap promise."""
+    follow = PeerPrimary.session
+
+    def stalled(
+        primary: PeerPrimary,
+    ) -> AbstractAsyncContextManager[tuple[PrimarySession, HandshakeDone]]:
+        if (primary._identity.hello().region, primary._region) == ("us", "eu"):
+            raise LinkFailed("nothing arrives")
+        return follow(primary)
+
+    async with region_pair(tmp_path, 10, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await pair.create_topic(TOPIC, 1)
+        await write(pair.eu, VALUES[0])
+        await pair.until(lambda: all(shown(r) == 1 for r in (pair.us, ap)), "both show")
+        monkeypatch.setattr(PeerPrimary, "session", stalled)
+        pair.fabric.drop("eu", "us")
+        await write(pair.eu, VALUES[1])
+        await pair.until(lambda: shown(ap) == 2, "ap shows two")
+        pair.fabric.cut("eu", "ap")
+        await write(pair.eu, VALUES[2])
+        await pair.until(lambda: shown_whole(pair.eu) == 3, "eu shows all")
+        operation = await ended(pair, pair.us.node.operations.begin_failover(confirmed=True))
+        assert operation.status == "failed", operation
+        assert "region eu has reached" in operation.error
+        assert "nothing arrives" in operation.error
+        pair.fabric.heal("eu", "ap")
+        await pair.take_over(planned=False, by=pair.eu)
+        await pair.until(lambda: shown(ap) == 3, "ap shows all three")
+        assert await values_at(pair, ap) == await values_at(pair, pair.eu) == list(VALUES)
 
 
 async def test_T24_a_candidate_copies_what_another_region_has_reached_that_lost_a_log_without_records(

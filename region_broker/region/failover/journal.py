@@ -3,6 +3,7 @@
 INV-FJ2  a torn last frame was never acted on: it is cut off at `recover`. Damage before it is not mended:
          `JournalDamaged`, because guessing a region's epoch could let two regions act
 INV-FJ3  events are read back in the order they were appended, and never changed
+INV-FJ4  what is appended is read back: an event that has no room in a frame is refused, and nothing of it written
 `append` returns only once the event is on stable storage, also the file's name.
 
 Frame: u32 payload bytes, u32 CRC-32C of the payload, payload (JSON, so that a person can read it). Failovers
@@ -26,6 +27,10 @@ MAGIC: Final = b"TMFAIL01"
 EVENT_BYTES_MAX: Final = 64 * 1024 * 1024
 _FRAME: Final = struct.Struct(">II")
 _SECTOR_BYTES: Final = 512
+
+
+class EventTooLarge(Exception):
+    """An event has no room in a frame; the text says how large it is. Nothing was written."""
 
 
 class JournalDamaged(Exception):
@@ -114,9 +119,14 @@ class FailoverJournal:
         )
 
     async def append(self, event: Event) -> None:
-        """Return once `event` is durable; raises OSError, after which nothing was promised."""
+        """Return once `event` is durable; raises OSError, after which nothing was promised, and `EventTooLarge`."""
         assert self._file is not None, "recover comes first"
         payload = msgspec.json.encode(event)
+        if len(payload) > EVENT_BYTES_MAX:
+            name = type(event).__name__
+            raise EventTooLarge(
+                f"this {name} has {len(payload)} bytes, of {EVENT_BYTES_MAX} that an event of the journal may have"
+            )
         frame = _FRAME.pack(len(payload), crc32c(payload))
         self._file.pwrite(self._end_bytes, frame, payload)
         await self._offload(self._file.fdatasync)

@@ -5,8 +5,8 @@ INV-FRC1  `append` returns once a majority of the region has the state; at a nod
           1. A leader is asked for a promise, and cannot record it: it is cut off from its region. 2. Another one is elected. 3. The
           first one is elected again. Whoever asked is gone; what is still waiting for its answer would hold up all further events.
 INV-FRC2  whoever leads next reads back the state after the last event that was appended, whatever became of who appended it
-INV-FRC3  a step for which an entry of the metadata has no room is said to be one as long as this node leads, and nothing else of the metadata waits
-          for it, and no node ends. What another region says of its starts, and is too large, is not remembered
+INV-FRC3  a step for which an entry of the metadata has no room, or the journal, is said to be one as long as this node leads, and nothing else of
+          the metadata waits for it, and no node ends. What another region says of its starts, and is too large, is not remembered
 
 Not here: the journal's file (`failover.journal`), what events mean (`geo_replicator.failover`), who leads (`region.cluster`).
 """
@@ -37,7 +37,7 @@ from region_broker.controller.region_folder import (
 )
 from region_broker.limits import KIB
 from region_broker.region.failover.gathering import Gathering
-from region_broker.region.failover.journal import FailoverJournal
+from region_broker.region.failover.journal import EventTooLarge, FailoverJournal
 from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused
 from region_broker.region.ports import MetadataSide
 
@@ -85,9 +85,10 @@ class FailoverRecord(Protocol):
 class JournalRecord:
     """A `FailoverRecord` in the folder of a region's only node."""
 
-    def __init__(self, journal: FailoverJournal) -> None:
+    def __init__(self, journal: FailoverJournal, clock: Clock) -> None:
         """Keep it in `journal`, which is not recovered yet."""
         self._journal = journal
+        self._clock = clock
 
     def recover(self) -> Recorded:
         """See `FailoverRecord`; once. Raises `JournalDamaged`, OSError."""
@@ -96,7 +97,11 @@ class JournalRecord:
 
     async def append(self, event: Event, _after: State) -> None:
         """See `FailoverRecord`; raises OSError, after which nothing was promised."""
-        await self._journal.append(event)
+        while True:
+            try:
+                return await self._journal.append(event)
+            except EventTooLarge as refused:
+                await told_too_large(self._clock, str(refused))
 
 
 class RegionRecord:
@@ -174,7 +179,7 @@ class RegionRecord:
                 await self._clock.sleep_ms(AGAIN_MS)
             except CommandRefused as refused:
                 if refused.code == COMMAND_TOO_LARGE:
-                    await told_too_large(self._clock, refused)
+                    await told_too_large(self._clock, refused.reason)
                     continue
                 if refused.code != "not-the-leader":
                     raise
@@ -245,16 +250,16 @@ class PatientMetadata:
             except CommandRefused as refused:
                 if refused.code != COMMAND_TOO_LARGE:
                     raise
-                await told_too_large(self._clock, refused)
+                await told_too_large(self._clock, refused.reason)
 
 
-async def told_too_large(clock: Clock, refused: CommandRefused) -> None:
-    """Say that a step of the failover has no room in the metadata (INV-FRC3), and return when that is to be said again."""
+async def told_too_large(clock: Clock, reason: str) -> None:
+    """Say that a step of the failover has no room (INV-FRC3), and return when that is to be said again."""
     _log.error(
-        "a failover cannot go on in this region of several nodes: %s. A step of it names each log, once for each takeover that this region missed: another"
+        "a failover cannot go on in this region: %s. A step of it names each log, once for each takeover that this region missed: another"
         " region can take over meanwhile. If this one has missed too many for the number of its logs, stop all its nodes, empty their data folders, and"
         " start them again: then they copy all from the region that acts",
-        refused.reason,
+        reason,
     )
     await clock.sleep_ms(TOO_LARGE_AGAIN_MS)
 

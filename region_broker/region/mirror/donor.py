@@ -4,15 +4,19 @@ INV-QM1  nothing that the candidate holds is cut, dropped or deleted because the
          one log and more of another, since tidemarks are reached log by log
 INV-QM2  a log is copied on only where both hold the same bytes up to the shorter end; a difference ends the session, and
          with it the takeover: which history counts is then the operator's choice
+INV-QM3  of users, ACLs, quotas and tokens the newer of both counts: who has reached less may have been told more
+         1. The donor is cut off. 2. A right is revoked; the candidate, which has much to copy yet, hears of it at once. 3. The primary
+         is lost. 4. Was the candidate to be as the donor is, the right would be back.
+INV-QM4  so it is with the configs of topics, where both know as of which version of the primary they have them; else the donor's count
 
 Not here: who the donor is, and how long to wait for it (`region.failover.steps.catching_up`); its answers
 (`primary_side`).
 """
 
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
@@ -22,10 +26,36 @@ from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.ports import FetchAnswer, LinkFailed, MirrorLogs, Primary, PrimarySession
 from geo_replicator.topology import MirrorTopic
 from idempotency.identity import LeaderEpoch
+from region_broker.region.ports import MetadataSide
 
+TakeTopics: TypeAlias = Callable[[tuple[MirrorTopic, ...], int], tuple[MirrorTopic, ...]]
 NEVER_DUE: Final = 1 << 62
 """The version of a donor's registry: beyond every tidemark, so that nothing it lacks is ever dropped (INV-QM1)."""
 _NEWEST: Final = LeaderEpoch((1 << 31) - 1)
+
+
+def topics_as_told(
+    topics: tuple[MirrorTopic, ...], _followed_version: int
+) -> tuple[MirrorTopic, ...]:
+    """Return the topics of a primary: what it says of them counts."""
+    return topics
+
+
+def newer_configs(metadata: MetadataSide, own_version: int) -> TakeTopics:
+    """Return what gives a donor's topics the configs that they have here, where these are newer (INV-QM4)."""
+
+    def taken(topics: tuple[MirrorTopic, ...], followed_version: int) -> tuple[MirrorTopic, ...]:
+        if not 0 <= followed_version < own_version:
+            return topics
+        here = {topic.topic_id: topic for topic in metadata.image.topics.values()}
+        return tuple(
+            dataclasses.replace(topic, configs=dict(here[topic.topic_id].configs))
+            if topic.topic_id in here
+            else topic
+            for topic in topics
+        )
+
+    return taken
 
 
 class DonorPrimary:

@@ -40,6 +40,11 @@ class MirrorAccess:
         """Keep it in `metadata`."""
         self._metadata = metadata
 
+    async def take_newer(self, access: Access) -> None:
+        """Be as a donor is where it was told more by the primary, whose changes both have taken over in order (INV-QM3)."""
+        if access.number > self._metadata.image.access.number:
+            await self.take(access)
+
     async def take(self, access: Access) -> None:
         """Be as the primary is; nothing is written where this region is so already."""
         ours = self._metadata.image.access

@@ -141,6 +141,8 @@ class PrimarySide:
         self.doubt: Callable[[], str] = lambda: ""
         """Why this region's history may not count; empty where nothing is known against it (INV-SO9)."""
         self.promised_to: Callable[[], str] = lambda: ""
+        self.followed_version: Callable[[RegionEpoch], int] = lambda _: -1
+        """Returns what `TopicRegistry.followed_version` says, of topics that were followed under a region epoch."""
         """The region that this one stands fenced for: nothing moves here until it acts, and it may copy all."""
 
     def register(self, server: PeerServer) -> None:
@@ -262,7 +264,12 @@ class PrimarySide:
         )
         self._warn_of_size(image.access)
         self._told_access[session] = image.access
-        return TopicRegistry(metadata_version=image.version, topics=topics, access=image.access)
+        return TopicRegistry(
+            metadata_version=image.version,
+            topics=topics,
+            access=image.access,
+            followed_version=self.followed_version(message.region_epoch),
+        )
 
     def _warn_of_size(self, access: Access) -> None:
         """Say once of what an older version took that not every mirror can take it over (INV-SAC5)."""

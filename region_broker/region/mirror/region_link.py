@@ -12,7 +12,7 @@ Not here: the link's decisions (`geo_replicator.link.core`), the primary's answe
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -35,7 +35,12 @@ from idempotency.identity import RegionEpoch
 from region_broker.controller.topic_configs import MIN_IN_SYNC, told_by_primary
 from region_broker.limits import PARTITION_COUNT_MAX
 from region_broker.ports.network import Network
-from region_broker.region.mirror.donor import DonorPrimary
+from region_broker.region.mirror.donor import (
+    DonorPrimary,
+    TakeTopics,
+    newer_configs,
+    topics_as_told,
+)
 from region_broker.region.mirror.mirror_access import MirrorAccess, TakeAccess, no_access_taken
 from region_broker.region.peers.addresses import RegionAddresses, opened_region
 from region_broker.region.peers.client import PeerClient
@@ -73,6 +78,16 @@ ANSWER_TIMEOUT_S: Final = 15.0
 assert FETCH_WAIT_MS * 5 < ANSWER_TIMEOUT_S * 1000, "a waiting fetch is no broken one"
 
 
+class Taking(NamedTuple):
+    """What becomes of what a primary says beside its records."""
+
+    access: TakeAccess = no_access_taken
+    topics: TakeTopics = topics_as_told
+
+
+NOTHING_TAKEN: Final = Taking()
+
+
 class PeerPrimary:
     """Connects to who speaks for the primary region."""
 
@@ -84,10 +99,10 @@ class PeerPrimary:
         identity: PeerIdentity,
         region_epoch: RegionEpoch,
         *,
-        take_access: TakeAccess = no_access_taken,
+        taking: Taking = NOTHING_TAKEN,
     ) -> None:
         """Follow `region_epoch`, at the nodes of `region`."""
-        self._take_access = take_access
+        self._taking = taking
         self._network = network
         self._addresses = addresses
         self._region = region
@@ -110,10 +125,7 @@ class PeerPrimary:
                     acting=hello.acting_region == hello.region,
                     lineage=_lineage_of(hello),
                 )
-                yield (
-                    PeerPrimarySession(client, self._region_epoch, self._take_access),
-                    handshake,
-                )
+                yield PeerPrimarySession(client, self._region_epoch, self._taking), handshake
         except (PeerUnreachable, PeerRefused) as error:
             raise LinkFailed(str(error)) from error
 
@@ -178,30 +190,37 @@ class _FetchUnderWay:
         return answer
 
 
+def taking_of(term: Term, metadata: MetadataSide, followed_version: int) -> Taking:
+    """Return what becomes in `metadata` of what the primary of `term` says.
+
+    `followed_version`: as of which version of the primary the topics are here, where `term` is of a donor; -1: not known.
+    """
+    access = MirrorAccess(metadata)
+    if term.from_donor:
+        return Taking(access.take_newer, newer_configs(metadata, followed_version))
+    return Taking(access.take)
+
+
 def primary_of(
     network: Network,
     addresses: RegionAddresses,
     term: Term,
     identity: PeerIdentity,
     logs: MirrorLogs,
-    metadata: MetadataSide,
+    taking: Taking,
 ) -> Primary:
-    """Return whom the link of `term` follows, which copies into `logs`; users and ACLs go to `metadata`."""
+    """Return whom the link of `term` follows, which copies into `logs`; what else it says is for `taking`."""
     region, region_epoch = term.primary_region, term.region_epoch
-    primary = PeerPrimary(
-        network, addresses, region, identity, region_epoch, take_access=MirrorAccess(metadata).take
-    )
+    primary = PeerPrimary(network, addresses, region, identity, region_epoch, taking=taking)
     return DonorPrimary(primary, logs) if term.from_donor else primary
 
 
 class PeerPrimarySession:
     """One connection to the primary, after its handshake."""
 
-    def __init__(
-        self, client: PeerClient, region_epoch: RegionEpoch, take_access: TakeAccess
-    ) -> None:
+    def __init__(self, client: PeerClient, region_epoch: RegionEpoch, taking: Taking) -> None:
         """Ask over `client`, after its handshake."""
-        self._take_access = take_access
+        self._taking = taking
         self._client = client
         self._region_epoch = region_epoch
 
@@ -241,8 +260,8 @@ class PeerPrimarySession:
         except ValueError as error:
             raise LinkFailed(f"the primary sent a topic that is none: {error}") from error
         if answer.access is not None:
-            await self._take_access(answer.access)
-        return answer.metadata_version, topics
+            await self._taking.access(answer.access)
+        return answer.metadata_version, self._taking.topics(topics, answer.followed_version)
 
     async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
         """Return which topics of these logs the primary has deleted by a command (T34); it hears that the others are
@@ -298,7 +317,7 @@ class PeerPrimarySession:
             wait_ms_max=FETCH_WAIT_MS,
         )
         try:
-            return _FetchUnderWay(self._client.begin(message, FetchedLogs), self._take_access)
+            return _FetchUnderWay(self._client.begin(message, FetchedLogs), self._taking.access)
         except PeerUnreachable as error:
             raise LinkFailed(str(error)) from error
 

@@ -313,6 +313,8 @@ class TopicRegistry(PeerMessage, frozen=True, kw_only=True):
     topics: tuple[SyncedTopic, ...]
     access: Access | None = None
     """Users' keys, ACLs, quotas and tokens at that version (INV-SAC1); None from a version that has none."""
+    followed_version: OffsetOrNone = -1
+    """From a region that acts no more: as of which version of the primary it has followed these; -1 where it does not know (INV-QM4)."""
 
 
 class LogEpochEnd(msgspec.Struct, frozen=True, array_like=True):

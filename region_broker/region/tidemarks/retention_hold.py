@@ -7,6 +7,9 @@ INV-RH2  a mirror that has copied once is known durably, before its first answer
          since this node started, everything is held from where it was held last
 INV-RH3  a mirror that was not heard for `MIRROR_HOLD_MS`, of the time that this node has been through, is gone until it is heard
          again, and retention passes it: a disk is finite, and the mirror is told which of its logs must be copied anew
+INV-RH6  silence is counted while this region acts, and anew under each region epoch: while another one acts, nobody comes here
+         1. A region mirrors the primary for more than a week. 2. The primary is lost, and this one takes over. 3. Was the time in which
+         it mirrored the old primary's silence, nothing would be held for that one when it comes back two days later.
 INV-RH5  a node that begins to lead a region of several holds everything for each region that this one has met, until that tells what it
          has: the node's file is of the time when it led last, and the others have met mirrors since
          1. A mirror copies from a node, which notes it. 2. Mirror and node are lost, and another node leads. 3. Its file names no
@@ -27,6 +30,7 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
+from idempotency.identity import RegionEpoch
 from idempotency.ports import Clock
 from region_broker.limits import MIRROR_HOLD_MS
 from region_broker.partitions.partition import Partition
@@ -39,16 +43,19 @@ _log: Final = logging.getLogger("tidemark.mirror")
 
 
 class _Held(msgspec.Struct):
-    """The file: for how long each known mirror was not heard while this node ran, and what is held of each log."""
+    """The file: for how long each known mirror was not heard while this node ran and acted under `region_epoch`, and what is
+    held of each log."""
 
     silent_ms: dict[str, int] = {}
     logs: dict[str, int] = {}
+    region_epoch: RegionEpoch = RegionEpoch(0)  # an older version counted under any
 
 
 @dataclass(slots=True, kw_only=True)
 class HoldParts:
     """What is asked. `published_cut`: None where this region does not act. `published_starts`: where that tidemark says that
-    logs start by order. `regions`: all others of the configuration.
+    logs start by order. `region_epoch`: the newest that is recorded here, whoever acts under it. `regions`: all others of the
+    configuration.
 
     `copied`: a mirror's positions, None if it has not asked since this node started; so is `reached`. `heard_ms_ago`:
     None if it was never heard. `acted`: the other regions that acted before this one, and come back some day.
@@ -57,6 +64,7 @@ class HoldParts:
     partitions: Callable[[], Iterable[Partition]]
     published_cut: Callable[[], Cut | None]
     published_starts: Callable[[], Mapping[LogKey, int]]
+    region_epoch: Callable[[], RegionEpoch]
     regions: Callable[[], Iterable[str]]
     acted: Callable[[], Iterable[str]]
     copied: Callable[[str], Mapping[LogKey, int] | None]
@@ -159,20 +167,29 @@ class RetentionHold:
         )
         passed_ms, self._looked_ms = now_ms - self._looked_ms, now_ms
         held_for = self.mirrors
-        for name in known:
-            known[name] += passed_ms
+        self._count_silence(parts, passed_ms)
         for name in parts.acted():
             known.setdefault(name, 0)
-        for name in list(known):
-            heard_ms_ago = parts.heard_ms_ago(name)
-            known[name] = known[name] if heard_ms_ago is None else heard_ms_ago
-            if name not in regions:
-                del known[name]
+        for name in known.keys() - regions:
+            del known[name]
         for name in held_for:
             if name not in self.mirrors:
                 _log.warning(
                     "nothing is kept for region %s any more: it is gone for too long", name
                 )
+
+    def _count_silence(self, parts: HoldParts, passed_ms: int) -> None:
+        known, region_epoch = self._held.silent_ms, parts.region_epoch()
+        if region_epoch != self._held.region_epoch:  # INV-RH6
+            self._held.region_epoch = region_epoch
+            known.update(dict.fromkeys(known, 0))
+        elif parts.published_cut() is not None:
+            for name in known:
+                heard_ms_ago = parts.heard_ms_ago(
+                    name
+                )  # before this region acted at all, it may be
+                silent_ms = known[name] + passed_ms
+                known[name] = silent_ms if heard_ms_ago is None else min(silent_ms, heard_ms_ago)
 
     def _note_logs(self, parts: HoldParts) -> None:
         cut = self._confirmed_cut(parts)

@@ -25,7 +25,7 @@ from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
 from geo_replicator.whole_ends import NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.fencing import region_ordinal_of
-from idempotency.identity import LeaderEpoch, Member
+from idempotency.identity import LeaderEpoch, Member, RegionEpoch
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import (
     TIDEMARK_LEDGER,
@@ -38,7 +38,7 @@ from region_broker.region.mirror.mirror_log import MirrorPartitions, TidemarkLog
 from region_broker.region.mirror.mirror_topics import MirrorTopicStore
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.primary_side import PrimarySide
-from region_broker.region.mirror.region_link import primary_of
+from region_broker.region.mirror.region_link import primary_of, taking_of
 from region_broker.region.mirror.shown_history import ShownHistory
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.protocol import PeerIdentity
@@ -53,6 +53,7 @@ from region_broker.region.tidemarks.named_starts import NamedStarts
 from region_broker.region.tidemarks.reached_store import ReachedFile
 from region_broker.region.tidemarks.taking_over import OwnFile, cut_at, taken_over
 
+NEVER_FOLLOWED: Final = (RegionEpoch(0), -1)
 _log: Final = logging.getLogger("tidemark.failover")
 _LEDGER_NAMESPACE: Final = UUID("8c5a0f1e-6d0b-5b6e-9a53-7469646d726b")
 
@@ -120,11 +121,13 @@ class TidemarkService:
         """Called in the step in which a link has opened or dropped logs."""
         self._logged: tuple[_ClaimedFrom, Cut] | None = None
         self._copies_donor = False
+        self._followed = NEVER_FOLLOWED
         self._heard_at_ms: int | None = None
         self._changes_at_primary: tuple[UndoneChange, ...] = ()
         self._history = ShownHistory(parts.partitions)
         self.starts: Final = NamedStarts(parts.partitions, lambda: ledgers_of(parts.metadata.image))
         parts.source.published = self._published
+        parts.source.followed_version = self._followed_version
         parts.source.waiting_since_ms = self._waiting_since_ms
 
     async def open_cut_leader(self, term: Term, adopts: bool) -> CutLeader:
@@ -157,9 +160,8 @@ class TidemarkService:
         rounds_before = TidemarkLog(parts.partitions, ledgers).rounds_before(parts.reached)
         self.view = MirrorView(parts.partitions, parts.clock, self._whole_wait_ms, rounds_before)
         logs = MirrorPartitions(parts.partitions, ledgers, self.view)
-        primary = primary_of(
-            parts.network, parts.addresses, term, parts.identity, logs, parts.metadata
-        )
+        taking = taking_of(term, parts.metadata, self._followed_version(term.region_epoch))
+        primary = primary_of(parts.network, parts.addresses, term, parts.identity, logs, taking)
         ports = LinkPorts(
             primary=primary,
             logs=logs,
@@ -188,10 +190,18 @@ class TidemarkService:
         meanwhile (T24)."""
         if not term.from_donor:
             self._heard_at_ms, self._changes_at_primary = None, ()
+            self._followed = NEVER_FOLLOWED
         elif self.link is not None and not self._copies_donor:
             self._heard_at_ms = self.link.lag.heard_at_ms
             self._changes_at_primary = tuple(self.link.waiting_topic_changes())
+            self._followed = self.link.followed
         self._copies_donor = term.from_donor
+
+    def _followed_version(self, region_epoch: RegionEpoch) -> int:
+        """Return as of which version of the primary of that region epoch topics are here, -1 where that is not known (INV-QM4)."""
+        link = None if self._copies_donor else self.link
+        epoch, version = self._followed if link is None else link.followed
+        return version if epoch == region_epoch else -1
 
     def change_pace(self, *, interval_ms: int, whole_wait_ms: int) -> None:
         """Publish, and wait at a mirror for whole transactions, as often and as long as that from now on."""
@@ -355,6 +365,7 @@ class TidemarkService:
         """
         reached = self._parts.reached
         self.link = self.cut_leader = None  # of an earlier time: others have led since
+        self._followed = NEVER_FOLLOWED
         point = await self._taken_over()
         if point == reached.point:
             await reached.forget_whole()

@@ -16,7 +16,7 @@ from idempotency.identity import LeaderEpoch, RegionEpoch, Round
 from idempotency.ledger_records import TxnStatus
 from region_broker.controller.metadata_commands import TakeLeaderEpoch
 from region_broker.region.failover.messages import AskDrain
-from region_broker.region.failover.steps.effects import as_image_entry
+from region_broker.region.failover.steps.recording import as_image_entry
 from region_broker.region.peers.protocol import PeerRefused
 from tests.fixtures.coordinator import record
 from tests.fixtures.failover_regions import Entered, Pair, fail_over

@@ -1,5 +1,7 @@
 """Before a failover candidate chooses its base: it copies what another region that promised has reached beyond it (T24).
 
+INV-CUP1  a takeover goes on only at the greatest valid claim that was answered, or beyond it: that a lesser one is beyond this region's
+         own, too, is no way round it
 A base below a valid claim that was answered is chosen only by the operator's explicit word (`accepts_behind`). Nothing
 is cut before; a takeover given up here has lost nothing, and says which region holds more. As long as something
 arrives, it goes on; after `catch_up_stall_ms` without, or where the histories differ, it is given up.
@@ -55,9 +57,10 @@ async def reach_claims(
     ahead = claims_ahead(outlook, own, answers)
     greatest = next(iter(ahead.values()), own)
     for name, claim in ahead.items():
-        if claim == greatest and not await _copied(outlook, state, name, claim):
-            continue
-        return None
+        if claim != greatest:
+            break  # whoever holds less than what cannot be copied is no way to go on
+        if await _copied(outlook, state, name, claim):
+            return None
     return _way_out(outlook, ahead) if ahead else None
 
 

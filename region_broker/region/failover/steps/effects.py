@@ -41,7 +41,6 @@ from geo_replicator.loss import LossStatement, Takeover, make_statement
 from geo_replicator.tidemark import TidemarkError
 from idempotency import fencing
 from idempotency.identity import LeaderEpoch, RegionEpoch
-from region_broker.controller import metadata_commands, metadata_image
 from region_broker.log.failures import LogError
 from region_broker.region.failover.known_lineage import as_entry, lineage_of
 from region_broker.region.failover.lineage_cuts import LineageCutParts, LineageCuts
@@ -88,6 +87,7 @@ from region_broker.region.failover.steps.disputed import (
 )
 from region_broker.region.failover.steps.outlook import Outlook
 from region_broker.region.failover.steps.own_terms import OwnTerms
+from region_broker.region.failover.steps.recording import record_lineage
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
 from region_broker.region.ports import RegionLog, RoundFailed, Term
 
@@ -514,7 +514,7 @@ class FailoverSteps:
         if state.phase is Phase.RETURNING:
             show_no_more_than(parts.role.logs(), effect.cut)
         for record in effect.entries:
-            await self._record_lineage(record, learnt=state.phase is Phase.RETURNING)
+            await record_lineage(self._outlook, record, learnt=state.phase is Phase.RETURNING)
         if state.phase is Phase.CUTTING:
             # T25: stored at every reachable region; the handshake carries the lineage.
             await parts.peers.handshake_with_all(timeout_ms=self._settings.ask_timeout_ms)
@@ -579,15 +579,6 @@ class FailoverSteps:
         )
         for tail in await cut_logs(logs, cut, reason, parts.quarantine):
             tell_cut(tail)
-
-    async def _record_lineage(self, record: EntryRecord, *, learnt: bool) -> None:
-        entry = as_image_entry(record)
-        domain = self._outlook.domain
-        if entry in domain.lineage:
-            return
-        await self._parts.metadata.apply(
-            metadata_commands.RecordLineage(domain=domain.name, entry=entry, learnt=learnt)
-        )
 
     async def _fetch_statements(self, entries: tuple[EntryRecord, ...]) -> None:
         for record in entries:
@@ -698,8 +689,3 @@ def _with_bound(statement: LossStatement, more: str) -> LossStatement:
 
 async def _no_final_point() -> TidemarkPoint:
     raise RoundFailed("nobody publishes tidemarks here")
-
-
-def as_image_entry(record: EntryRecord) -> metadata_image.LineageEntry:
-    """Return the entry as the metadata keeps it."""
-    return metadata_image.LineageEntry(**msgspec.structs.asdict(record))

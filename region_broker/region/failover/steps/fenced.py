@@ -2,6 +2,9 @@
 
 INV-FS5  a region acts again by itself only if every region says that nobody acts or is about to, and nothing that was
          acknowledged here lies beyond the last tidemark
+INV-FS7  the return of a region that holds no record names no log: an emptied folder joins behind any number of takeovers
+         1. A region has missed too many takeovers for the number of its logs: its return has no room in the record. 2. Its folder is
+         emptied, and joins. 3. By then it has missed all takeovers that there ever were.
 What is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and none
 acts or is about to, nothing but an operator ends it, and `nobody_acts` of the outlook says so. Nothing is followed
 under an epoch below the one that was promised, until that candidate says that it gave up (T24).
@@ -31,6 +34,7 @@ from region_broker.region.failover.log_surgery import is_acknowledged_work, tail
 from region_broker.region.failover.messages import SiteStatus
 from region_broker.region.failover.steps.disputed import ways_to_lost_logs
 from region_broker.region.failover.steps.outlook import Outlook
+from region_broker.region.failover.steps.recording import record_lineage
 
 _log: Final = logging.getLogger("tidemark.failover")
 _TAKING_OVER: Final = frozenset({Phase.FENCING, Phase.CUTTING, Phase.ADOPTING})
@@ -46,6 +50,8 @@ async def learn_lineage(outlook: Outlook, state: State) -> Event:
             async with aclosing(outlook.statuses_as_told()) as told:
                 async for statuses in told:
                     found = _whom_to_follow(outlook, state, statuses)
+                    if isinstance(found, ReturnBegun) and _holds_nothing(outlook):
+                        return await _in_brief(outlook, found)
                     if found is not None:
                         return found
             if not _unseen_entries(outlook, state) and await may_reclaim(outlook, state, statuses):
@@ -73,6 +79,22 @@ def _whom_to_follow(
             if status.is_primary and status.region_epoch == state.region_epoch:
                 return FollowResumed(name, given_up)
     return None
+
+
+def _holds_nothing(outlook: Outlook) -> bool:
+    """Return whether there is no record here that a takeover can have cut off, nor was one that came back some day (T36)."""
+    logs = outlook.parts.role.logs()
+    is_empty = all(log.failed is None and log.log_end_offset == 0 for log in logs)
+    return is_empty and not outlook.parts.manifest.lost()
+
+
+async def _in_brief(outlook: Outlook, found: ReturnBegun) -> ReturnBegun:
+    """Record the entries in the metadata, one by one, and return a return that names no log (INV-FS7)."""
+    for record in found.entries:
+        await record_lineage(outlook, record, learnt=True)
+    return ReturnBegun(
+        tuple(msgspec.structs.replace(record, positions={}) for record in found.entries)
+    )
 
 
 def is_bound(outlook: Outlook, state: State, region_epoch: RegionEpoch) -> bool:

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from geo_replicator.folder_life import Birth
-from idempotency.identity import RegionEpoch
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.cluster_commands import BearDomain
+from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_commands import PutDomain, RecordLineage, apply, birth_of
 from region_broker.controller.metadata_image import (
     NO_REGION_EPOCH,
@@ -13,6 +14,7 @@ from region_broker.controller.metadata_image import (
     LineageEntry,
     MetadataImage,
 )
+from region_broker.controller.refusals import STALE_REGION_EPOCH, CommandRefused
 
 BIRTH = Birth(birth_id="b" * 32, region="eu", region_epoch=RegionEpoch(8), wall_ms=1)
 OTHER = Birth(birth_id="c" * 32, region="us", region_epoch=RegionEpoch(16), wall_ms=2)
@@ -75,3 +77,28 @@ def test_INV_M18_what_is_absent_is_there_then_and_doing_it_again_changes_nothing
     assert whole == with_birth(BORN)
     for domain in (UNBORN, BORN, with_birth(BORN)):
         assert borne(having(whole), domain) == whole
+
+
+@pytest.mark.parametrize("level", [1, 3, 4])
+@pytest.mark.parametrize("several", [False, True], ids=["one node", "several nodes"])
+def test_INV_M24_what_is_learnt_takes_the_place_of_what_was_begun_under_its_epoch(
+    *, several: bool, level: int
+) -> None:
+    """Where an older node may apply the same commands, it would refuse it, and have another lineage (INV-FL4)."""
+    begun = apply(having(BORN), RecordLineage("main", entry(17, base=8)))
+    begun = apply(begun, RecordLineage("main", entry(9), learnt=True))
+    led = Leadership(leader=None, leader_epoch=LeaderEpoch(1), in_sync=(), version=1)
+    leadership = led if several else None
+    begun = msgspec.structs.replace(begun, feature_level=level, leadership=leadership)
+    first = msgspec.structs.replace(entry(17), base_number=4)
+    with pytest.raises(CommandRefused):
+        apply(begun, RecordLineage("main", first))
+    learn = RecordLineage("main", first, learnt=True)
+    if several and level < 4:
+        with pytest.raises(CommandRefused) as refused:
+            apply(begun, learn)
+        assert refused.value.code == STALE_REGION_EPOCH
+        return
+    domain = apply(begun, learn).main_domain
+    assert domain.lineage == (entry(9), first)
+    assert (domain.acting_region, domain.region_epoch) == ("us", 17)

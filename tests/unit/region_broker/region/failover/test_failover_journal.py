@@ -3,14 +3,22 @@
 # ruff: noqa: ASYNC240 -- a test may wait for its own small files
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
+from geo_replicator.failover import replay
 from geo_replicator.failover_events import Born, DrainBegun, DrainRolledBack, Event
 from idempotency.identity import RegionEpoch
 from region_broker.ports.system.disk import RealDisk
-from region_broker.region.failover.journal import MAGIC, FailoverJournal, JournalDamaged
+from region_broker.region.failover.journal import (
+    MAGIC,
+    EventTooLarge,
+    FailoverJournal,
+    JournalDamaged,
+)
+from region_broker.region.failover.record import JournalRecord
 
 EVENTS: list[Event] = [
     Born("eu", acting=True, region_epoch=RegionEpoch(8)),
@@ -121,3 +129,44 @@ def test_a_file_younger_than_its_first_sync_is_new(path: Path) -> None:
     path.write_bytes(MAGIC[:3])
     assert opened(path)[1] == []
     assert path.read_bytes() == MAGIC
+
+
+async def test_INV_FJ4_an_event_that_the_next_start_would_not_read_is_not_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A region has missed many takeovers of many logs. 2. It records its return. 3. It would end at each start from then on."""
+    whole = await written(path)
+    journal, _ = opened(path)
+    large = DrainBegun("o" * 200, "us")
+    monkeypatch.setattr("region_broker.region.failover.journal.EVENT_BYTES_MAX", 200)
+    with pytest.raises(EventTooLarge, match=r"this DrainBegun has \d+ bytes, of 200"):
+        await journal.append(large)
+    assert path.read_bytes() == whole
+    await journal.append(EVENTS[1])
+    journal.close()
+    assert opened(path)[1] == [*EVENTS, EVENTS[1]]
+
+
+async def test_INV_FRC3_an_event_that_has_no_room_in_the_journal_is_told_and_ends_no_node(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await written(path)
+    journal, events = opened(path)
+    state = replay(events)
+    assert state is not None
+    monkeypatch.setattr("region_broker.region.failover.journal.EVENT_BYTES_MAX", 200)
+    waits: list[float] = []
+
+    async def wait(duration_ms: float) -> None:
+        waits.append(duration_ms)
+        if len(waits) == 2:
+            monkeypatch.undo()
+
+    clock = Mock(sleep_ms=wait)
+    large = DrainBegun("o" * 200, "us")
+    await JournalRecord(journal, clock).append(large, state)
+    journal.close()
+    assert opened(path)[1] == [*EVENTS, large]
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(told) == len(waits) == 2
+    assert "empty their data folders" in told[0], "the way out"

@@ -11,12 +11,25 @@ from geo_replicator.lineage import LogKey
 from geo_replicator.link.comparing import agrees
 from geo_replicator.ports import LinkFailed
 from geo_replicator.whole_cut import NO_ROUND
+from idempotency.identity import LeaderEpoch
+from region_broker.controller.access_commands import ChangeAccess
+from region_broker.controller.metadata_commands import SetTopicConfigs
 from region_broker.region.mirror.donor import NEVER_DUE, DonorPrimary
 from region_broker.region.mirror.mirror_log import MirrorPartitions
 from region_broker.region.mirror.mirror_view import MirrorView
-from region_broker.region.mirror.region_link import PeerPrimary
+from region_broker.region.mirror.region_link import PeerPrimary, primary_of, taking_of
 from region_broker.region.peers.addresses import RegionAddresses
+from region_broker.region.ports import Term
 from region_broker.region.tidemarks.service import ledgers_of
+from region_broker.security.access import (
+    WILDCARD,
+    AccessChange,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from tests.fixtures.linked_regions import REGION_EPOCH, Site, primary_and_mirror
 from tests.fixtures.waiting import until
 
@@ -90,3 +103,69 @@ async def test_T24_only_the_region_that_was_promised_may_copy(tmp_path: Path) ->
         async with primary.session() as (session, _):
             with pytest.raises(LinkFailed, match="does not act"):
                 await session.check(ends_of(logs))
+
+
+@pytest.mark.parametrize("later", ["candidate", "donor"])
+async def test_INV_QM3_whoever_was_told_later_what_was_revoked_is_believed(
+    tmp_path: Path, later: str
+) -> None:
+    """What one has reached says nothing of it: access comes at once, and records when there is room on the line."""
+    right = Acl(
+        ResourceType.TOPIC, PatternType.LITERAL, "orders", "User:mallory", WILDCARD, Operation.READ, Permission.ALLOW
+    )  # fmt: skip
+    async with candidate_and_donor(tmp_path, b"a") as (candidate, donor):
+        given = ChangeAccess(AccessChange(acls_added=(right,)))
+        revoked = ChangeAccess(AccessChange(acls_removed=(right,)))
+        for site in (candidate, donor):
+            await site.metadata.apply(given)
+        await (candidate if later == "candidate" else donor).metadata.apply(revoked)
+        port = await donor.listen()
+        addresses = RegionAddresses({"mirror": [("127.0.0.1", port)]})
+        term = Term(REGION_EPOCH, LeaderEpoch(0), "mirror", from_donor=True)
+        _, logs = seen_by(candidate, port)
+        primary = primary_of(
+            candidate.network,
+            addresses,
+            term,
+            candidate.identity,
+            logs,
+            taking_of(term, candidate.metadata, -1),
+        )
+        async with primary.session() as (session, _):
+            await session.registry()
+            assert candidate.metadata.image.access.acls == ()
+            await donor.metadata.apply(given)  # the second change that it was told, or the third
+            await session.fetch({key: end.end_offset for key, end in ends_of(logs).items()}, ())
+        assert candidate.metadata.image.access.acls == ((right,) if later == "donor" else ())
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "counts"),
+    [(5, 4, "own"), (4, 5, "theirs"), (5, 5, "theirs"), (5, -1, "theirs"), (-1, 5, "theirs")],
+)
+async def test_INV_QM4_configs_are_of_whoever_has_followed_the_primary_further(
+    tmp_path: Path, own: int, theirs: int, counts: str
+) -> None:
+    """1. The donor is cut off. 2. A topic is to be sealed, or kept for longer; the candidate hears of it. 3. The primary is lost."""
+    async with candidate_and_donor(tmp_path, b"a") as (candidate, donor):
+        topic = candidate.metadata.image.topics["orders"]
+        for site, retention_ms in ((candidate, "1000"), (donor, "2000")):
+            configs = {**topic.configs, "retention.ms": retention_ms}
+            await site.metadata.apply(SetTopicConfigs(topic.topic_id, configs))
+        donor.source.followed_version = lambda epoch: theirs if epoch == REGION_EPOCH else -1
+        port = await donor.listen()
+        addresses = RegionAddresses({"mirror": [("127.0.0.1", port)]})
+        term = Term(REGION_EPOCH, LeaderEpoch(0), "mirror", from_donor=True)
+        _, logs = seen_by(candidate, port)
+        primary = primary_of(
+            candidate.network,
+            addresses,
+            term,
+            candidate.identity,
+            logs,
+            taking_of(term, candidate.metadata, own),
+        )
+        async with primary.session() as (session, _):
+            _, topics = await session.registry()
+        (told,) = (each for each in topics if each.topic_id == topic.topic_id)
+        assert told.configs["retention.ms"] == ("1000" if counts == "own" else "2000")

@@ -28,11 +28,12 @@ class Primary:
         self.disk.make_dirs(FOLDER)
         self.clock = ManualClock()
         self.acted: set[str] = set()
+        self.region_epoch = POINTS[0].region_epoch
         self.start()
 
     def start(self) -> None:
         """Start the process (again): what is not on the disk is forgotten."""
-        self.cut = Cut(POINTS[1], {self.key: 3})
+        self.cut: Cut | None = Cut(POINTS[1], {self.key: 3})
         self.starts = {self.key: 0}
         self.copied: dict[str, dict[LogKey, int]] = {}
         self.reached: dict[str, TidemarkPoint] = {}
@@ -42,6 +43,7 @@ class Primary:
             partitions=lambda: [self.some.partition],
             published_cut=lambda: self.cut,
             published_starts=lambda: self.starts,
+            region_epoch=lambda: self.region_epoch,
             regions=lambda: ["us"],
             acted=lambda: self.acted,
             copied=self.copied.get,
@@ -239,3 +241,43 @@ async def test_INV_RH5_a_mirror_is_not_silent_while_others_lead() -> None:
     assert await primary.held() == 0
     primary.clock.advance(MIRROR_HOLD_MS + 1)
     assert await primary.held() is None, "a disk is finite (INV-RH3)"
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one process", "restarted"])
+@pytest.mark.parametrize("heard", [False, True], ids=["never heard", "heard in a former term"])
+async def test_INV_RH6_the_time_in_which_a_region_mirrors_is_no_silence_of_the_primary(
+    *, heard: bool, restarts: bool
+) -> None:
+    """us acts under 17 for months and is lost; this region takes over under 24, and us comes back within days."""
+    primary = Primary()
+    primary.acted = {"us"}
+    if heard:
+        await primary.mirror_reports(copied=2, reached=POINTS[1])
+    assert await primary.held() == (2 if heard else 0)
+    primary.cut, primary.region_epoch = None, RegionEpoch(17)
+    for weeks in range(1, 4):
+        primary.clock.advance(MIRROR_HOLD_MS)
+        if heard:
+            primary.heard_ms_ago["us"] = weeks * MIRROR_HOLD_MS
+        await primary.hold.look(primary.parts)
+    if restarts:
+        primary.start()
+    primary.region_epoch = RegionEpoch(24)
+    primary.cut = Cut(TidemarkPoint(RegionEpoch(24), 9), {primary.key: 12})
+    assert primary.hold.mirrors == ("us",)
+    assert await primary.held() is not None
+    primary.clock.advance(MIRROR_HOLD_MS)
+    assert await primary.held() is not None
+    primary.clock.advance(1)
+    assert await primary.held() is None, "a disk is finite (INV-RH3)"
+
+
+async def test_INV_RH6_silence_of_a_former_term_is_no_silence_of_this_one() -> None:
+    """It was gone for a week, came back, and acted: the region that mirrored it meanwhile has counted that week."""
+    primary = Primary()
+    primary.acted = {"us"}
+    assert await primary.held() == 0
+    primary.clock.advance(MIRROR_HOLD_MS + 1)
+    assert await primary.held() is None
+    primary.region_epoch = RegionEpoch(24)
+    assert await primary.held() == 0
