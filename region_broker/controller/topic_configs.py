@@ -210,7 +210,8 @@ _CONFIGS: Final = (
     ),
     _number(
         MIN_IN_SYNC, 1, 1,
-        "Nodes of the region that must be in sync for a write with acks=all; at most as many as the region has.",
+        "Nodes of the region that must be in sync for a write with acks=all; at most as many as the region has. A topic that does not say it has 2 in"
+        " a region of three nodes or more.",
         NODES_MAX,
     ),
     _fixed("unclean.leader.election.enable", ConfigType.BOOLEAN, "false", "it would lose data"),
