@@ -190,6 +190,8 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def colliding_topic(self, name: str) -> str | None:
         """Return the topic that is called as `name` would be in names of metrics, or None."""
+        if "." not in name and "_" not in name:  # nothing in it is written in two ways
+            return name if name in self.topics else None
         return self._topics_by_metric_name.get(metric_name(name))
 
     @cached_property

@@ -8,6 +8,8 @@ INV-TG2  changes of topics that clients ask for take a turn before anything of t
          is then. Access has a turn of its own (INV-HAC2), and what the node asks for by itself takes none
          1. Somebody sends very many CreateTopics. 2. A follower is lost. 3. The in-sync set would change behind all of them, some minutes
          later; acks=all hangs until then, and a role could not end.
+INV-TG4  who may make a change is judged within that turn, too: a right that was taken away counts for all that wait for theirs, as it did while
+         all changes stood in one line
 INV-TG3  whether there is room for more partitions is looked at within that turn: what came at once would each be the only one
 A change that begins where the region does not act is refused, before anything of it is done (INV-RR4); one that was begun is
 carried to its end, also where who asked is cancelled (INV-UB1).
@@ -37,7 +39,7 @@ from region_broker.controller.metadata_commands import (
     SetTopicConfigs,
 )
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
-from region_broker.controller.refusals import TOO_MANY_PARTITIONS
+from region_broker.controller.refusals import NOT_ALLOWED, TOO_MANY_PARTITIONS, nobody_asked
 from region_broker.controller.topic_names import name_waited_for
 from region_broker.limits import ALL_PARTITIONS_MAX
 from region_broker.partitions.letting_go import holds_records
@@ -85,7 +87,7 @@ class TopicRegistry:
 
     async def create_topic(
         self, name: str, partition_count: int, configs: Mapping[str, str],
-        topic_id: UUID | None = None,
+        topic_id: UUID | None = None, still_may: Callable[[], bool] = nobody_asked,
     ) -> TopicImage:  # fmt: skip
         """Create a topic and open its partitions; `CommandRefused` when the name is taken, or there are too many partitions."""
         topic = TopicImage(
@@ -95,6 +97,7 @@ class TopicRegistry:
             configs=dict(configs),
         )
         async with self._turn:
+            _check_allowed(still_may)
             self._check_room(partition_count)
             return await to_its_end(self._change_partitions(topic, CreateTopic(topic)))
 
@@ -121,13 +124,15 @@ class TopicRegistry:
         return topic
 
     async def change_configs(
-        self, name: str, configs: Mapping[str, str], expected: Mapping[str, str]
-    ) -> TopicImage:
+        self, name: str, configs: Mapping[str, str], expected: Mapping[str, str],
+        still_may: Callable[[], bool] = nobody_asked,
+    ) -> TopicImage:  # fmt: skip
         """Replace a topic's configs; its open logs follow at once, its mirrors as soon as they hear of it.
 
         `CommandRefused` when there is no such topic, or its configs are not `expected` any more.
         """
         async with self._turn:
+            _check_allowed(still_may)
             topic = self._known(name)
             command = SetTopicConfigs(topic.topic_id, dict(configs), dict(expected))
             return await to_its_end(self._change_configs(topic, command))
@@ -152,13 +157,20 @@ class TopicRegistry:
             await self._metadata.apply(command)
         self.on_change()
 
-    async def grow_topic(self, name: str, partition_count: int, expected: int) -> TopicImage:
+    async def grow_topic(
+        self,
+        name: str,
+        partition_count: int,
+        expected: int,
+        still_may: Callable[[], bool] = nobody_asked,
+    ) -> TopicImage:
         """Give a topic more partitions and open them; mirrors grow at a tidemark that names them (T15).
 
         `CommandRefused` when there is no such topic, it is a ledger, or has not `expected` partitions any more.
         """
         assert partition_count > expected, (partition_count, expected)
         async with self._turn:
+            _check_allowed(still_may)
             topic = self._known(name)
             self._check_room(partition_count - expected)
             command = ResizeTopic(topic.topic_id, partition_count, expected)
@@ -170,10 +182,13 @@ class TopicRegistry:
             raise CommandRefused("unknown-topic", f"there is no topic called {name}")
         return topic
 
-    async def delete_topic(self, name: str) -> TopicImage:
+    async def delete_topic(
+        self, name: str, still_may: Callable[[], bool] = nobody_asked
+    ) -> TopicImage:
         """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
         async with AsyncExitStack() as turn:
             await turn.enter_async_context(self._turn)
+            _check_allowed(still_may)
             return await to_its_end(self._delete_topic(name, turn))
 
     async def _delete_topic(self, name: str, turn: AsyncExitStack) -> TopicImage:
@@ -196,6 +211,12 @@ class TopicRegistry:
             raise
         self._partitions.drop_topic(topic_id)
         self.on_change()  # in this step: who leads or copies logs has the dropped ones else
+
+
+def _check_allowed(still_may: Callable[[], bool]) -> None:
+    """Raise `CommandRefused` where the right to a change went while it waited for its turn (INV-TG4)."""
+    if not still_may():
+        raise CommandRefused(NOT_ALLOWED, "the right to it was taken away meanwhile")
 
 
 def _still_there(image: MetadataImage, changed: TopicImage) -> TopicImage:

@@ -23,6 +23,7 @@ from region_broker.handlers.dispatch.answered_errors import any_without_error, e
 from region_broker.handlers.dispatch.authorizing import ERROR_OF, Need, may, sees
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.security.access import Operation, ResourceType
 from region_broker.security.audit.events import (
@@ -162,7 +163,7 @@ async def handled(
         denied = await _denied(ctx, request, destroys, yielding)
         if isinstance(denied, ErrorCode):
             assert api.on_error is not None, "each thing that it names has an answer"
-            return await api.error_for_all(ctx, request, denied)
+            return await error_for_all(ctx, request, denied, api.on_error)
         told = await _told(ctx, request, destroys, denied, yielding)
         recorded = await ctx.services.audit.intended(_intent(api, ctx, *told))
         with told_unless_said(recorded):
@@ -214,8 +215,9 @@ async def _told(
             shown[row] = None
         else:
             left_out += 1
-    if not has_room:
-        return destroys.resource_type.name, resource, {"left_out": left_out}
+    has_room = has_room and ctx.services.audit.has_room_for_details(ctx.identity.principal)
+    if not has_room:  # others were told of meanwhile
+        return destroys.resource_type.name, resource, {"left_out": left_out + len(shown)}
     rows = [*shown, f"...(+{left_out})"] if left_out else [*shown]  # INV-DAR4
     return destroys.resource_type.name, resource, {destroys.detail: rows}
 

@@ -58,6 +58,7 @@ from region_broker.handlers.dispatch.services import (
     Services,
 )
 from region_broker.handlers.dispatch.throttling import metered, settled
+from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.limits import (
     FRAME_TIMEOUT_MS,
     FREE_HELD_BYTES,
@@ -355,7 +356,7 @@ class Dispatcher:
             if api.on_error is None:
                 fields = top_level_error(api.key, ctx.version, code)
             else:
-                fields = await api.error_for_all(ctx, request, code)
+                fields = await error_for_all(ctx, request, code, api.on_error)
             if fields is None:
                 raise
             self._error_log.disk(api.name, ctx.peer)
@@ -634,7 +635,7 @@ async def _fields_of_error(
 ) -> Fields | None:
     """Return the same for a request that is decoded."""
     if api.on_error is not None:
-        return await api.error_for_all(ctx, request, error)
+        return await error_for_all(ctx, request, error, api.on_error)
     return top_level_error(api.key, ctx.version, error)
 
 
@@ -729,7 +730,7 @@ async def _handled_while_allowed(
 async def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:
     """Return the answer to who may not ask that."""
     if api.on_error is not None:
-        return await api.error_for_all(ctx, request, error)
+        return await error_for_all(ctx, request, error, api.on_error)
     fields = top_level_error(api.key, ctx.version, error)
     assert fields is not None, f"INV-HAZ3: {api.name} has no answer for who may not ask"
     return fields
@@ -742,7 +743,7 @@ async def _answer_elsewhere(
     if api.not_here is not None:
         return await api.not_here(ctx, request, error)
     if api.on_error is not None:
-        return await api.error_for_all(ctx, request, error)
+        return await error_for_all(ctx, request, error, api.on_error)
     fields = top_level_error(api.key, ctx.version, error)
     assert fields is not None, f"INV-HNL1: {api.name} has no answer for a node that does not lead"
     return fields

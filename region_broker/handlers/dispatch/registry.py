@@ -5,7 +5,6 @@ that does not act is forwarded whole, never half executed here.
 Not here: how a request gets here and leaves (`dispatch`, `wire.server`), what each API does (its own file).
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -43,7 +42,7 @@ class Api:
 
     `on_error(ctx, request, error_code) -> fields` builds the answer that carries one error for
     everything that was asked (unsupported version, forwarding failed); None: such a request can only be
-    answered by closing the connection. It reads nothing but these, as it may run in a thread (`error_for_all`).
+    answered by closing the connection. It reads nothing but these, as it may run in a thread (`whole_errors`).
 
     `is_own`: whether a request is this node's own affair: such a one is executed here even if others are forwarded.
 
@@ -69,13 +68,6 @@ class Api:
     begin: Begin | None = None
     not_here: Callable[[RequestContext, Any, int], Awaitable[Fields | Written]] | None = None
     at_followers: Callable[[Services, Any], bool] | None = None
-
-    async def error_for_all(self, ctx: RequestContext, request: Any, error_code: int) -> Fields:
-        """Return what `on_error` builds, which goes over all that was asked in one go: of a large request in a thread (INV-HW2)."""
-        assert self.on_error is not None, f"{self.name} has no answer of errors"
-        if not ctx.is_large:
-            return self.on_error(ctx, request, error_code)
-        return await asyncio.to_thread(self.on_error, ctx, request, error_code)
 
 
 def always(_request: Any) -> bool:

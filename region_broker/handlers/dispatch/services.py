@@ -21,6 +21,7 @@ from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.raft.group_facts import GroupFacts
+from region_broker.controller.refusals import nobody_asked
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.handlers.dispatch.deadlines import Deadlines
 from region_broker.handlers.dispatch.led_apart import (
@@ -67,17 +68,28 @@ class MetadataService(Protocol):
         partition_count: int,
         configs: Mapping[str, str],
         topic_id: UUID | None = None,
+        still_may: Callable[[], bool] = nobody_asked,
     ) -> TopicImage:
-        """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
+        """Create a topic and open its partitions; `CommandRefused` when the name is taken.
+
+        Here, and below, `still_may` is asked once no other change of a topic is before this one: `CommandRefused` where it says no (INV-TG4).
+        """
         ...
 
-    async def grow_topic(self, name: str, partition_count: int, expected: int) -> TopicImage:
+    async def grow_topic(
+        self,
+        name: str,
+        partition_count: int,
+        expected: int,
+        still_may: Callable[[], bool] = nobody_asked,
+    ) -> TopicImage:
         """Give a topic more partitions and open them; `CommandRefused` when it has not `expected`."""
         ...
 
     async def change_configs(
-        self, name: str, configs: Mapping[str, str], expected: Mapping[str, str]
-    ) -> TopicImage:
+        self, name: str, configs: Mapping[str, str], expected: Mapping[str, str],
+        still_may: Callable[[], bool] = nobody_asked,
+    ) -> TopicImage:  # fmt: skip
         """Replace a topic's configs, in effect at once; `CommandRefused` when they are not `expected`."""
         ...
 
@@ -85,7 +97,9 @@ class MetadataService(Protocol):
         """Change users' keys, ACLs, quotas or tokens; `CommandRefused` when they have not the number `expected`."""
         ...
 
-    async def delete_topic(self, name: str) -> TopicImage:
+    async def delete_topic(
+        self, name: str, still_may: Callable[[], bool] = nobody_asked
+    ) -> TopicImage:
         """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
         ...
 
@@ -410,6 +424,8 @@ class Services:
     """For who changes tokens, and waits for `access_turn` within it."""
     patterns_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """For who has a thread match a client's pattern: one at a time, or patterns would take the threads that logs need (INV-HLT1)."""
+    errors_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """For who has a thread say one error for all that a large request names (INV-HWE1)."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 

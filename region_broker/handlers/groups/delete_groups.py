@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.dispatch.authorizing import GROUP_DENIED, may
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.handlers.groups.errors import ERROR_OF
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.security.access import Operation, ResourceType
@@ -17,7 +18,7 @@ async def handle_delete_groups(ctx: RequestContext, request: Any) -> Fields:
     """Delete each group or say why not; one that is named twice is answered once."""
     names = dict.fromkeys(str(name) for name in request.groups_names)
     if len(names) > ADMIN_ITEMS_MAX:
-        return _on_error(ctx, request, ErrorCode.invalid_request)
+        return await error_for_all(ctx, request, ErrorCode.invalid_request, _on_error)
     groups = ctx.services.groups
     rows: list[Fields] = []
     yielding = CooperativeYield.of_a_write()

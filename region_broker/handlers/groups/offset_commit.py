@@ -18,6 +18,7 @@ from region_broker.groups.messages import (
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.handlers.groups.errors import (
     ERROR_OF,
     UNKNOWN_TOPIC_ID,
@@ -38,7 +39,7 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     names = [topic_name(topic, by_id) for topic in request.topics]
     denied = await denied_topics(ctx, Operation.READ, names, CooperativeYield.of_a_write())
     if denied and all(name in denied for name in names):
-        return _on_error(ctx, request, TOPIC_DENIED)
+        return await error_for_all(ctx, request, TOPIC_DENIED, _on_error)
     named = zip(names, request.topics, strict=True)
     offsets, unknown = await offsets_of(ctx, named, denied, CooperativeYield.of_a_write())
     outcome = await ctx.services.groups.commit_offsets(

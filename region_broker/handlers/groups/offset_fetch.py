@@ -23,6 +23,7 @@ from region_broker.handlers.dispatch.authorizing import (
 )
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.handlers.groups.errors import ERROR_OF, UNKNOWN_TOPIC_ID
 from region_broker.handlers.groups.names import topic_name, topic_names
 from region_broker.security.access import Operation, ResourceType
@@ -46,7 +47,7 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
         return {"groups": await _groups(ctx, request.groups, require_stable=require_stable)}
     check_count("OffsetFetch", _count(request.topics))
     if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
-        return _on_error(ctx, request, GROUP_DENIED)
+        return await error_for_all(ctx, request, GROUP_DENIED, _on_error)
     denied = await _denied(ctx, request.topics, NO_NAMES, CooperativeYield())
     asked = await _asked(request.topics, NO_NAMES, denied)
     outcome = await ctx.services.groups.fetch_offsets(

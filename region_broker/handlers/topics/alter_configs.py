@@ -13,7 +13,7 @@ from region_broker.handlers.topics.config_orders import NewConfigs
 from region_broker.handlers.topics.config_resources import (
     answer_resources,
     asks_for_nodes,
-    error_for_all,
+    on_error,
 )
 
 
@@ -34,5 +34,5 @@ API: Final = Api(
     handle_alter_configs,
     forward=True,
     is_own=asks_for_nodes,
-    on_error=error_for_all,
+    on_error=on_error,
 )

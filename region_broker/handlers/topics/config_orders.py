@@ -9,7 +9,12 @@ from typing import Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.refusals import COMMAND_TOO_LARGE, NOT_ACTING, CommandRefused
+from region_broker.controller.refusals import (
+    COMMAND_TOO_LARGE,
+    NOT_ACTING,
+    NOT_ALLOWED,
+    CommandRefused,
+)
 
 NewConfigs: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
 """Gives the new configs of a resource from those that it has; raises `ChangeRefused`."""
@@ -37,6 +42,7 @@ class Refused(Exception):
 
 _FINAL: Final[Mapping[str, ErrorCode]] = {
     NOT_ACTING: ErrorCode.not_controller,
+    NOT_ALLOWED: ErrorCode.topic_authorization_failed,
     COMMAND_TOO_LARGE: ErrorCode.policy_violation,
 }
 

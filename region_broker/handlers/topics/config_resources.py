@@ -151,7 +151,7 @@ async def _change(ctx: RequestContext, resource: Any, plan: Plan, *, dry: bool) 
                     ErrorCode.invalid_request,
                     f"{ctx.services.region.reason_not_acting}: ask for topics without nodes, then that is forwarded",
                 )
-            await _change_topic(ctx.services, name, plan(changes), dry=dry)
+            await _change_topic(ctx, name, plan(changes), dry=dry)
         case ResourceType.BROKER:
             await change_broker(ctx.services, name, changes, plan, dry=dry)
         case _:
@@ -171,8 +171,13 @@ def check_may(ctx: RequestContext, operation: Operation, kind: int, name: str) -
 
 
 async def _change_topic(
-    services: Services, name: str, new_configs: NewConfigs, *, dry: bool
+    ctx: RequestContext, name: str, new_configs: NewConfigs, *, dry: bool
 ) -> None:
+    services = ctx.services
+
+    def still_may() -> bool:
+        return may(ctx, Operation.ALTER_CONFIGS, access.ResourceType.TOPIC, name)
+
     for _ in range(CHANGE_ATTEMPTS):
         topic = _topic(services, name)
         try:
@@ -183,7 +188,7 @@ async def _change_topic(
         if dry or configs == topic.configs:
             return
         try:
-            await services.metadata.change_configs(name, configs, topic.configs)
+            await services.metadata.change_configs(name, configs, topic.configs, still_may)
         except CommandRefused as refused:
             check_may_ask_again(refused)
             continue  # another change or a deletion came between: look again
@@ -210,6 +215,6 @@ def _topic(services: Services, name: str) -> TopicImage:
     return topic
 
 
-def error_for_all(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+def on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
     """Return one error for every resource."""
     return {"responses": [row_of(resource, error_code, None) for resource in request.resources]}

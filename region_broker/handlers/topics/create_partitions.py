@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
-from region_broker.controller.refusals import TOO_MANY_PARTITIONS
+from region_broker.controller.refusals import NOT_ALLOWED, TOO_MANY_PARTITIONS
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
@@ -27,6 +27,7 @@ _STRICT_SINCE: Final = 3
 _ERRORS: Final = {
     "unknown-topic": ErrorCode.unknown_topic_or_partition,
     NOT_ACTING: ErrorCode.not_controller,
+    NOT_ALLOWED: TOPIC_DENIED,
     TOO_MANY_PARTITIONS: ErrorCode.policy_violation,
 }
 
@@ -84,7 +85,9 @@ async def _grow(ctx: RequestContext, asked: Any, *, dry: bool) -> None:
     if not may_change(ctx, count - present, _STRICT_SINCE):
         raise Refused(*THROTTLED)
     try:
-        await ctx.services.metadata.grow_topic(name, count, present)
+        await ctx.services.metadata.grow_topic(
+            name, count, present, lambda: may(ctx, Operation.ALTER, ResourceType.TOPIC, name)
+        )
     except (
         CommandRefused
     ) as refused:  # this region does not act any more, or another connection was first

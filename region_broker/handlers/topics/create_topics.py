@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.controller.refusals import TOO_MANY_PARTITIONS
+from region_broker.controller.refusals import NOT_ALLOWED, TOO_MANY_PARTITIONS
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.controller.topic_names import name_problem
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_by_cluster, sees
@@ -30,6 +30,7 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 _ERRORS: Final = {
     "topic-exists": ErrorCode.topic_already_exists,
     NOT_ACTING: ErrorCode.not_controller,
+    NOT_ALLOWED: TOPIC_DENIED,
     TOO_MANY_PARTITIONS: ErrorCode.policy_violation,
 }
 _NO_CONFIGS: Final = {
@@ -158,8 +159,9 @@ async def _create(ctx: RequestContext, topic: _Wanted, *, dry: bool) -> Fields:
             raise Refused(*THROTTLED)
         try:
             created = await ctx.services.metadata.create_topic(
-                topic.name, partition_count, configs, ctx.services.chance.uuid()
-            )
+                topic.name, partition_count, configs, ctx.services.chance.uuid(),
+                lambda: may_by_cluster(ctx, Operation.CREATE, topic.name),
+            )  # fmt: skip
         except CommandRefused as refused:
             error = _ERRORS.get(refused.code, ErrorCode.invalid_request)
             raise Refused(error, refused.reason) from refused

@@ -24,6 +24,7 @@ from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
 from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.log.failures import NotLeader, OffsetOutOfRange, PartitionFailed
 from region_broker.partitions.partition import Partition
@@ -62,7 +63,7 @@ class _Order:
 async def handle_delete_records(ctx: RequestContext, request: Any) -> Fields:
     """Delete below the offset given in each partition, or say why not."""
     if sum(len(topic.partitions) for topic in request.topics) > ADMIN_ITEMS_MAX:
-        return _on_error(ctx, request, ErrorCode.invalid_request)
+        return await error_for_all(ctx, request, ErrorCode.invalid_request, _on_error)
     yielding = CooperativeYield.of_a_write()
     topics: list[tuple[str, list[_Order]]] = []
     for topic in request.topics:

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.controller.refusals import NOT_ALLOWED
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_by_cluster, sees
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
@@ -71,8 +72,10 @@ async def _delete_named(ctx: RequestContext, name: str, topic_id: UUID | None) -
     if not may_change(ctx, topic.partition_count, _STRICT_SINCE):
         return _row(name, topic_id, *THROTTLED)
     try:
-        await ctx.services.metadata.delete_topic(name)
+        await ctx.services.metadata.delete_topic(name, lambda: _may_delete(ctx, name))
     except CommandRefused as refused:
+        if refused.code == NOT_ALLOWED:
+            return _denied(ctx, name, topic_id)
         if refused.code == NOT_ACTING:
             return _row(name, topic_id, ErrorCode.not_controller, refused.reason)
         # Another connection was first.

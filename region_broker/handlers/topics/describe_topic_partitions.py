@@ -7,13 +7,14 @@ There are no eligible leaders besides those in sync: whoever may lead stays in t
 Source: Kafka DescribeTopicPartitionsRequestHandler, KRaftMetadataCache.
 """
 
+import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.topic_names import name_problem
-from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import (
     TOPIC_DENIED,
     may,
@@ -26,26 +27,41 @@ from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import DESCRIBED_PARTITIONS_MAX
 from region_broker.security.access import Operation, ResourceType
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
+
+_RUN_NAMES: Final = 1_000
+"""So many names are sorted in one step."""
 
 
 async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) -> Fields:
     """Describe the topics named, or all; from the cursor on."""
-    check_count("DescribeTopicPartitions", len(request.topics))
-    names = sorted({str(topic.name) for topic in request.topics})
-    every = not names
-    if every:
-        names = await _seen(ctx)
+    every = not request.topics
+    names = await _seen(ctx) if every else await _sorted(request.topics)
     cursor = request.cursor
     if cursor is not None:
-        if cursor.partition_index < 0 or not (every or cursor.topic_name in names):
+        at = bisect_left(names, cursor.topic_name)
+        if cursor.partition_index < 0 or not (every or names[at : at + 1] == [cursor.topic_name]):
             # Kafka answers so: there is no place for an error of the whole request.
             refused = [] if every else names
-            return _answer([_refused(name, ErrorCode.invalid_request) for name in refused], None)
-        names = [name for name in names if name >= cursor.topic_name]
+            made = lambda name: _refused(name, ErrorCode.invalid_request)  # noqa: E731
+            return _answer(await each_yielding(refused, made, CooperativeYield()), None)
+        names = names[at:]
     first = 0 if cursor is None or names[:1] != [cursor.topic_name] else cursor.partition_index
     limit = max(1, min(int(request.response_partition_limit), DESCRIBED_PARTITIONS_MAX))
     return await _page(ctx, names, first, limit)
+
+
+async def _sorted(topics: Sequence[Any]) -> list[str]:
+    """Return the names of topics in order, each once: a client may name very many, page by page."""
+    yielding = CooperativeYield()
+    names = await each_yielding(topics, lambda topic: str(topic.name), yielding)
+    runs = [sorted(names[at : at + _RUN_NAMES]) for at in range(0, len(names), _RUN_NAMES)]
+    found: list[str] = []
+    for name in heapq.merge(*runs):
+        await yielding.row()
+        if found[-1:] != [name]:
+            found.append(name)
+    return found
 
 
 async def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: int) -> Fields:

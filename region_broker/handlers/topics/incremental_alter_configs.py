@@ -10,7 +10,7 @@ from region_broker.handlers.topics.config_orders import NewConfigs
 from region_broker.handlers.topics.config_resources import (
     answer_resources,
     asks_for_nodes,
-    error_for_all,
+    on_error,
 )
 
 
@@ -30,5 +30,5 @@ API: Final = Api(
     handle_incremental_alter_configs,
     forward=True,
     is_own=asks_for_nodes,
-    on_error=error_for_all,
+    on_error=on_error,
 )

@@ -201,8 +201,9 @@ async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
         return None  # it is unknown meanwhile: the client asks again
     try:
         return await services.metadata.create_topic(
-            name, services.config.default_partition_count, {}, services.chance.uuid()
-        )
+            name, services.config.default_partition_count, {}, services.chance.uuid(),
+            lambda: may_by_cluster(ctx, Operation.CREATE, name),
+        )  # fmt: skip
     except CommandRefused:  # another connection was first
         return services.metadata.image.topics.get(name)
 

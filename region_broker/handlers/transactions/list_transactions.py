@@ -17,6 +17,7 @@ from region_broker.handlers.dispatch.authorizing import sees
 from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import STATE_NAMES, error_number
+from region_broker.ports.unbroken import to_its_end
 from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
@@ -45,7 +46,7 @@ async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
     if regex is not None and chosen:
         # Linear per id, but ids may be long and many: not on the event loop.
         async with ctx.services.patterns_turn:
-            chosen = await asyncio.to_thread(_matching, regex, chosen)
+            chosen = await to_its_end(asyncio.to_thread(_matching, regex, chosen))
     return _answer(0, unknown, [_row(record) for record in chosen])
 
 

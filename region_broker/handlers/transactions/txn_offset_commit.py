@@ -18,6 +18,7 @@ from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.handlers.groups.errors import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
@@ -27,7 +28,7 @@ from region_broker.handlers.groups.errors import (
     offsets_of,
 )
 from region_broker.security.access import Operation
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -75,11 +76,22 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     if not denied:
         return await _guarded(ctx, request, denied)
     if all(name in denied for name in names):
-        return _on_error(ctx, request, TOPIC_DENIED)
+        return await error_for_all(ctx, request, TOPIC_DENIED, _on_error)
     answer = await _guarded(ctx, request, denied)
-    refused = _on_error(ctx, request, TOPIC_DENIED)
-    pairs = zip(answer["topics"], refused["topics"], strict=True)
-    return {"topics": [no if yes["name"] in denied else yes for yes, no in pairs]}
+    yielding = CooperativeYield()
+    topics: list[Fields] = []
+    for topic in answer["topics"]:
+        await yielding.row()
+        told = topic if topic["name"] not in denied else await _denied(topic, yielding)
+        topics.append(told)
+    return {"topics": topics}
+
+
+async def _denied(topic: Fields, yielding: CooperativeYield) -> Fields:
+    rows = await each_yielding(
+        topic["partitions"], lambda row: {**row, "error_code": TOPIC_DENIED}, yielding
+    )
+    return {**topic, "partitions": rows}
 
 
 async def _guarded(ctx: RequestContext, request: Any, denied: Container[object]) -> Fields:
@@ -87,7 +99,7 @@ async def _guarded(ctx: RequestContext, request: Any, denied: Container[object])
     ledger = TopicPartition(TopicName(OFFSETS_LEDGER), groups.shard_of(request.group_id))
     log = ctx.services.partitions.get(ledger.topic, ledger.partition)
     if log is None:
-        return _on_error(ctx, request, COORDINATOR_NOT_AVAILABLE)
+        return await error_for_all(ctx, request, COORDINATOR_NOT_AVAILABLE, _on_error)
     attempts = log.state.verifications
     guard = attempts.begin(
         request.producer_id, request.producer_epoch, NO_SEQUENCE, tv2=ctx.version >= 5
@@ -109,7 +121,7 @@ async def _staged(
     if ctx.version >= 5:
         added = await ctx.services.txn.add_partitions(*producer, [ledger], implicit=True)
         if added is not TxnVerdict.OK:
-            return _on_error(ctx, request, _txn_error(ctx, added))
+            return await error_for_all(ctx, request, _txn_error(ctx, added), _on_error)
     topics = [(TopicName(topic.name), topic) for topic in request.topics]
     offsets, unknown = await offsets_of(ctx, topics, denied, CooperativeYield.of_a_write())
     commit = CommitRequest(
@@ -138,7 +150,7 @@ async def _staged(
     try:
         outcome = await groups.txn_commit_offsets(commit, sender, verify)
     except _NotInTransaction as refused:
-        return _on_error(ctx, request, _txn_error(ctx, refused.verdict))
+        return await error_for_all(ctx, request, _txn_error(ctx, refused.verdict), _on_error)
     yielding, rows = CooperativeYield(), _ByTopic()
     for topic in request.topics:
         for part in topic.partitions:

@@ -14,9 +14,11 @@ import msgspec
 from idempotency.ports import Clock
 from region_broker.ports.addresses import network_of
 from region_broker.security.audit.events import AuditEvent
+from region_broker.security.audit.recorder import FLOOD_KINDS_MAX
 from region_broker.security.audit.trail import AuditTrail
 
-KINDS_MAX: Final = 200
+KINDS_MAX: Final = FLOOD_KINDS_MAX // 2
+"""Told in one moment, they leave places for what is beyond them, and for who comes then."""
 OF_ONE_MAX: Final = KINDS_MAX // 2
 MORE: Final = "too many to be told apart while the node waited"
 

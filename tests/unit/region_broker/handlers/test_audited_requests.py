@@ -162,6 +162,24 @@ async def test_INV_DAR5_who_is_told_of_at_length_already_is_told_as_a_count(key:
     assert trail.told[0].resource in {"orders", "billing", "markers"}
 
 
+async def test_INV_DAR5_of_large_requests_that_come_at_once_one_is_told_of_at_length() -> None:
+    """Each goes through what it names a piece at a time: there was room for all of them as they began."""
+
+    class OnceOfAlice(ToldTrail):
+        @override
+        def has_room_for_details(self, principal: str) -> bool:
+            return not self.told
+
+    trail = OnceOfAlice()
+    parts = [SimpleNamespace(partition_index=at, offset=7) for at in range(1_500)]
+    asked = SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=parts)])
+    await asyncio.gather(*(_done(21, asked_by(trail), asked) for _ in range(10)))
+    intents = [each.details for each in trail.told if each.outcome.value == "intended"]
+    assert len(intents) == 10
+    assert sum("left_out" not in each for each in intents) == 1
+    assert {each["left_out"] for each in intents if "left_out" in each} == {1_500}
+
+
 async def _done(key: int, ctx: RequestContext, asked: Any) -> None:
     async def handle() -> Fields:
         return DONE

@@ -22,13 +22,14 @@ from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.dispatcher import Dispatcher
 from region_broker.handlers.dispatch.registry import ApiTable
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups import consumer_group_heartbeat, offset_fetch
+from region_broker.handlers.dispatch.whole_errors import error_for_all
+from region_broker.handlers.groups import consumer_group_heartbeat, offset_commit, offset_fetch
 from region_broker.handlers.groups.names import topic_names
 from region_broker.handlers.topics import config_resources
 from region_broker.handlers.topics.config_resources import answer_resources, asks_for_nodes
 from region_broker.handlers.topics.describe_configs import handle_describe_configs
 from region_broker.handlers.topics.describe_topic_partitions import handle_describe_topic_partitions
-from region_broker.handlers.transactions import list_transactions
+from region_broker.handlers.transactions import list_transactions, txn_offset_commit
 from region_broker.limits import (
     ADMIN_ITEMS_MAX,
     ELEMENTS_AT_ONCE_MAX,
@@ -41,7 +42,6 @@ from region_broker.security.identity import Identity
 from region_broker.wire.codec.entities import request_schema
 from region_broker.wire.codec.requests import request_pieces
 from region_broker.wire.headers import read_header
-from region_broker.wire.server import CloseConnection
 from tests.fixtures.cluster_images import in_sync
 from tests.fixtures.judged_apis import Judged, acl, error_codes, judged_apis
 from tests.fixtures.kafka_port import frame_of
@@ -167,10 +167,17 @@ class NotLookedAt(list[Any]):
         raise AssertionError("looked at")
 
 
-async def test_INV_HW2_topics_to_be_described_are_counted_before_they_are_looked_at() -> None:
-    request = SimpleNamespace(topics=NotLookedAt([None] * (ADMIN_ITEMS_MAX + 1)), cursor=None)
-    with pytest.raises(CloseConnection, match="more than 20000"):
-        await handle_describe_topic_partitions(cast("Any", None), request)
+async def test_INV_HW2_topics_to_be_described_are_sorted_a_few_at_a_time(judged: Judged) -> None:
+    """A client names all that there are in the request for each page, as Java's does: they may be more than what one answer describes."""
+    names = [f"topic-{at % 40_000}" for at in range(50_000)]
+    request = SimpleNamespace(
+        topics=[SimpleNamespace(name=name) for name in names], response_partition_limit=3,
+        cursor=SimpleNamespace(topic_name="topic-9", partition_index=0),
+    )  # fmt: skip
+    ctx = RequestContext(judged.services, 1, 75, 0, 77)
+    answer, turns = await turns_of(handle_describe_topic_partitions(ctx, request))
+    assert [row["name"] for row in answer["topics"]][:2] == ["topic-9", "topic-90"]
+    assert turns >= 2 * 50_000 // YIELD_ROWS - 1
 
 
 async def test_INV_HW2_resources_to_be_altered_are_counted_before_they_are_looked_at(
@@ -296,6 +303,56 @@ async def test_INV_HW2_one_error_for_all_that_a_large_request_names_is_said_in_a
     assert error_codes(await judged.ask(8, 8, asked)) == {16}
     assert error_codes(await judged.ask(8, 9, asked)) == {35}
     assert ran_in == 3 * [count == 1]
+
+
+async def test_INV_HWE1_errors_for_all_of_large_requests_are_made_one_at_a_time_in_one_thread(
+    judged: Judged,
+) -> None:
+    """1. Many are refused at once. 2. The first one's connection is cut. 3. Its thread works on: nobody else's begins beside it."""
+    ctx = RequestContext(judged.services, 1, 8, 8, 77)
+    ctx.is_large = True
+    begun, go_on = list[int](), threading.Event()
+
+    def on_error(_ctx: RequestContext, request: int, code: int) -> dict[str, int]:
+        begun.append(request)
+        assert go_on.wait(10)
+        return {"code": code}
+
+    loop = asyncio.get_running_loop()
+    asked = [loop.create_task(error_for_all(ctx, at, 30, on_error)) for at in range(3)]
+    while not begun:  # noqa: ASYNC110 -- has no event of its own
+        await asyncio.sleep(0)
+    asked[0].cancel()
+    await asyncio.to_thread(int)  # the threads are not taken
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert begun == [0]
+    go_on.set()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert answers[1:] == [{"code": 30}] * 2
+
+
+@pytest.mark.parametrize("module", [offset_commit, txn_offset_commit], ids=["8", "28"])
+async def test_INV_HWE1_so_is_what_a_handler_refuses_by_itself(
+    judged: Judged, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_error, ran_in = module._on_error, list[bool]()
+
+    def noted(*asked: Any) -> Any:
+        ran_in.append(threading.current_thread() is threading.main_thread())
+        return on_error(*asked)
+
+    monkeypatch.setattr(module, "_on_error", noted)
+    judged.give(acl(ResourceType.GROUP, Operation.READ, name="g"), acl(ResourceType.TRANSACTIONAL_ID, Operation.WRITE, name="x"))  # fmt: skip
+    topics = [{"name": name, "partitions": [PART]} for name in NAMES]
+    asked = {**MEMBER, "group_id": "g", "topics": topics}
+    if module is txn_offset_commit:
+        asked |= {**PRODUCER, "transactional_id": "x", "generation_id": -1, "member_id": ""}
+        assert error_codes(await judged.ask(28, 3, asked)) == {29}
+    else:
+        assert error_codes(await judged.ask(8, 8, asked)) == {29}
+    assert ran_in == [False]
 
 
 async def test_a_node_that_does_not_lead_takes_no_larger_fetch_than_one_that_does(judged: Judged) -> None:  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.region.topics import TopicRegistry
 from region_broker.security.access import AccessChange, Operation, Permission, ResourceType
 from region_broker.security.audit.events import AuditEvent
 from region_broker.security.authorizer import AclAuthorizer
@@ -19,7 +20,7 @@ from tests.unit.region_broker.handlers.kafka_acl_table import MEMBER
 TOPIC, GROUP, ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 READ, WRITE = Operation.READ, Operation.WRITE
 BOB = Identity("User:bob", host="10.0.0.2")
-GROUP_DENIED, MEMBER_ID_REQUIRED = 30, 79
+TOPIC_DENIED, GROUP_DENIED, MEMBER_ID_REQUIRED = 29, 30, 79
 
 
 @pytest.fixture
@@ -97,6 +98,37 @@ async def test_INV_HAZ6_who_may_read_a_group_no_more_is_not_told_who_else_is_in_
 async def _joined(judged: Judged, count: int) -> None:
     while len(judged.services.groups.describe("g").members) != count:  # noqa: ASYNC110 -- has no event of its own
         await asyncio.sleep(0)
+
+
+NEW_TOPIC = {"name": "mine", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}  # fmt: skip
+RETENTION = {"name": "retention.ms", "config_operation": 0, "value": "5"}
+OF_TOPICS: list[tuple[int, int, dict[str, Any], Operation]] = [
+    (20, 6, {"timeout": 1_000, "topics": [{"name": "orders", "topic_id": None}]}, Operation.DELETE),
+    (19, 7, {"timeout": 1_000, "validate_only": False, "topics": [NEW_TOPIC]}, Operation.CREATE),
+    (37, 3, {"timeout": 1_000, "validate_only": False, "topics": [{"name": "orders", "count": 900, "assignments": None}]}, Operation.ALTER),
+    (44, 1, {"validate_only": False, "resources": [{"resource_type": 2, "resource_name": "orders", "configs": [RETENTION]}]}, Operation.ALTER_CONFIGS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", OF_TOPICS, ids=lambda each: str(each[0]))
+async def test_INV_TG4_who_may_change_a_topic_no_more_does_not_though_it_waited_its_turn(
+    judged: Judged, change: tuple[int, int, dict[str, Any], Operation]
+) -> None:
+    """1. Very many changes of topics are under way. 2. Alice's is judged, and waits. 3. An administrator takes the right away, and is told so."""
+    key, version, asked, operation = change
+    registry = judged.services.metadata
+    assert isinstance(registry, TopicRegistry)
+    judged.give(*(acl(TOPIC, operation, name=name) for name in ("orders", "mine")))
+    before = registry.image.topics
+    await registry._turn.acquire()
+    waiting = asyncio.get_running_loop().create_task(judged.ask(key, version, asked))
+    while not registry._turn._waiters:  # noqa: ASYNC110 -- has no event of its own
+        await asyncio.sleep(0)
+    judged.give()
+    registry._turn.release()
+    assert error_codes(await waiting) == {TOPIC_DENIED}
+    assert registry.image.topics == before
+    assert judged.told[-1][0] is operation
 
 
 # --- changes of access ----------------------------------------------------------------------------
