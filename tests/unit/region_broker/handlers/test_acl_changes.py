@@ -104,7 +104,7 @@ async def test_INV_HDA1_filters_that_mean_the_same_acls_again_and_again_are_refu
 
     access = Access(number=1, acls=ACLS)
     metadata = SimpleNamespace(image=SimpleNamespace(access=access), change_access=change_access)
-    services = SimpleNamespace(authorizer=SimpleNamespace(in_force=True, allows=lambda *_: True), metadata=metadata)  # fmt: skip
+    services = SimpleNamespace(authorizer=SimpleNamespace(in_force=True, allows=lambda *_: True), metadata=metadata, access_turn=asyncio.Lock())  # fmt: skip
     ctx = cast("RequestContext", SimpleNamespace(services=services, api_key=31, identity=ALICE))
     answer = await handle_delete_acls(ctx, SimpleNamespace(filters=[WIDE] * count))
     results = answer["filter_results"]
@@ -138,7 +138,7 @@ async def test_INV_HW2_what_many_acls_went_is_told_a_few_at_a_time(
 
     monkeypatch.setattr(delete_acls, "told", telling)
     metadata = SimpleNamespace(image=SimpleNamespace(access=Access(number=1, acls=acls)), change_access=change_access)  # fmt: skip
-    services = SimpleNamespace(authorizer=SimpleNamespace(in_force=True, allows=lambda *_: True), metadata=metadata)  # fmt: skip
+    services = SimpleNamespace(authorizer=SimpleNamespace(in_force=True, allows=lambda *_: True), metadata=metadata, access_turn=asyncio.Lock())  # fmt: skip
     ctx = cast("RequestContext", SimpleNamespace(services=services, api_key=31, identity=ALICE))
     async with asyncio.TaskGroup() as tasks:
         others = tasks.create_task(turning())

@@ -34,7 +34,7 @@ async def test_of_a_partition_that_is_named_again_the_last_offset_counts(
         SimpleNamespace(partition_index=number, committed_offset=offset, committed_metadata="m")
         for number, offset in ((0, 5), (1, 9), (0, 6), (0, 4))
     ]
-    topics = [(TopicName("t"), SimpleNamespace(partitions=parts))]
+    topics = [(TopicName("t"), SimpleNamespace(name="t", partitions=parts))]
     offsets, unknown = await errors.offsets_of(
         cast("Any", None), topics, frozenset(), CooperativeYield()
     )
