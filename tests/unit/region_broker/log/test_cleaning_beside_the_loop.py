@@ -188,7 +188,7 @@ def two_logs() -> Fixture:
 
 def delete_oldest(some: Fixture) -> None:
     raise_start(some.partition, some.partition.log.segments.bases[1])
-    assert some.table.maintain(lambda _: None) == 1
+    assert some.maintain(lambda _: None) == 1
 
 
 def test_INV_CLN6_a_log_is_cleaned_as_far_as_is_judged_when_its_run_begins() -> None:
