@@ -2,8 +2,8 @@
 
 INV-CO1  the loop never waits for bytes that are not in memory: a thread reads them in (`Disk.warm`), then the loop
         reads again, from the start, so what changed meanwhile counts
-INV-CO2  it ends: after WARM_TRIES_MAX ranges in one reading the loop waits for the disk; a machine whose memory is so
-        short that what was read in is gone again has no better way
+INV-CO2  it ends: once WARM_TRIES_MAX times something was read in for one reading the loop waits for the disk; a machine whose memory is so
+        short that what was read in is gone again has no better way. To give way (`TurnOver`) is none of these
 INV-CO3  at most WARM_THREADS ranges are read in at a time, each at most as large as one answer; the others queue, one
         for each reader
 
@@ -61,8 +61,8 @@ class ColdReads:
             try:
                 return reading(wait=False)
             except ColdRange as cold:
+                tries += cold.is_a_try
                 await self._warm(cold)
-            tries += 1
         return reading(wait=True)
 
     def begin(self, cold: ColdRange, then: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class ColdReads:
             self._in_pool(partial(self._read_in, each)).add_done_callback(done)
 
     def may_wait(self, tries: int) -> bool:
-        """Return whether a reading that has had `tries` ranges read in waits from now on (INV-CO2)."""
+        """Return whether a reading for which so many `tries` were made waits from now on (INV-CO2)."""
         if tries < WARM_TRIES_MAX:
             return False
         self.waited_count += 1

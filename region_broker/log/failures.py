@@ -80,6 +80,8 @@ class ColdRange(Exception):
         self.path = path
         self.position = position
         self.size_bytes = size_bytes
+        self.is_a_try = True
+        """Whether it may be met again and again (INV-CO2)."""
         self.others: tuple[ColdRange, ...] = ()
         """What the same reading also lacks: it looked on."""
 
@@ -91,6 +93,19 @@ class AsideRange(ColdRange):
         """Carry what makes it, and of how many bytes."""
         super().__init__(path, 0, size_bytes)
         self.work = work
+
+
+class TurnOver(AsideRange):
+    """As above, with nothing to make: others have their turn. What was found by then is known when it reads again, so that this ends."""
+
+    def __init__(self, path: Path) -> None:
+        """Carry the file that is looked into next."""
+        super().__init__(_nothing, path, 0)
+        self.is_a_try = False
+
+
+def _nothing() -> None:
+    """Others have had their turn."""
 
 
 class SealedRange(AsideRange):

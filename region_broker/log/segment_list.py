@@ -4,20 +4,24 @@ Segments are contiguous: each begins where the one before ends; the last one is 
 never at their end. A remembered position is the start of the batch at that offset, or the end of its segment.
 
 INV-SGL1  one reading that is not to wait looks into FIRST_LOOKS_MAX segments at most of which nothing is known yet since the start, then gives
-          way (AsideRange), and goes on behind them as it is repeated: a log has 10,000 segments, and a start looks into none
+          way (TurnOver), and goes on behind them as it is repeated: a log has 10,000 segments, and a start looks into none. What of them is
+          not in memory it has read in together: one at a time, a cold disk would use up what a reading may have read in (INV-CO2), and the
+          loop would wait for all the rest in one step
 
 Not here: writing, syncing, deleting (`partition_log`).
 """
 
 import logging
+import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from idempotency.partition_state import AbortedTxn
 from region_broker.log.built_aside import BuiltAside
-from region_broker.log.failures import AsideRange, NotABatchBoundary
+from region_broker.log.failures import AsideRange, ColdRange, NotABatchBoundary, TurnOver
 from region_broker.log.file_names import ABORTED_SUFFIX
 from region_broker.log.indexes.aborted_index import AbortedIndex, decode_aborted
 from region_broker.log.indexes.checked_file import FrameError
@@ -35,6 +39,7 @@ from region_broker.log.segment import (
 )
 
 logger: Final = logging.getLogger(__name__)
+_Found = TypeVar("_Found")
 
 POSITIONS_REMEMBERED: Final = 64
 FIRST_LOOKS_MAX: Final = 200
@@ -138,17 +143,18 @@ class SegmentList:
 
         Or, after LOOKUP_BATCHES_MAX others, an offset below which none is: from there on it may be looked for. Raises ColdRange unless `wait` (INV-SG4), LogDamaged, or OSError of the disk.
         """
-        looked = 0
+        looks = _Looks(wait=wait)
         for segment in self.segments:
             if segment.base_offset >= limit:
                 break
             if segment.next_offset <= start:
                 continue
-            if not knows_times(segment):
-                looked += 1
-                _check_looks(looked, segment, wait=wait)
-            if segment.latest_ms(wait=wait) < timestamp_ms:
+            latest_ms = looks.into(
+                segment, partial(segment.latest_ms, wait=wait), is_first=not knows_times(segment)
+            )
+            if latest_ms is None or latest_ms < timestamp_ms:
                 continue
+            looks.check()  # one before it may reach the time, too
             found = segment.first_reaching(timestamp_ms, start, wait=wait)
             if found is None and segment.base_offset < start:
                 continue  # what reaches the time lies below `start`
@@ -157,24 +163,26 @@ class SegmentList:
             if found is None or found.header.next_offset > limit:
                 return None
             return found
+        looks.check()
         return None
 
     def aborted_in_sealed(
         self, start: int, end: int, bound: int, *, wait: bool = True
     ) -> Iterator[AbortedTxn]:
         """Yield aborted transactions that touch [start, end) with a marker below `bound` in a sealed segment."""
-        looked = 0
+        looks = _Looks(wait=wait)
         for segment in self.segments[self.slot(start) :]:
             if segment.file is not None:
                 break
-            if segment.aborted_from is None:
-                looked += 1
-                _check_looks(looked, segment, wait=wait)
-            elif segment.aborted_from >= end:
+            begins = segment.aborted_from
+            if begins is not None and begins >= end:
                 continue  # nothing of it began before `end`: its file is not read
-            aborted = self._aborted_of(segment, wait=wait)
-            segment.aborted_from = aborted.first_offset
-            yield from aborted.overlapping(start, end, bound)
+            look = partial(self._aborted_of, segment, wait=wait)
+            aborted = looks.into(segment, look, is_first=begins is None)
+            if aborted is not None:
+                segment.aborted_from = aborted.first_offset
+                yield from aborted.overlapping(start, end, bound)
+        looks.check()
 
     def _aborted_of(self, segment: Segment, *, wait: bool) -> AbortedIndex:
         return self._cache.aborted.get(segment.path, lambda: self._load_aborted(segment, wait=wait))
@@ -240,11 +248,43 @@ class SegmentList:
         positions[offset] = (segment, position)
 
 
-def _check_looks(looked: int, segment: Segment, *, wait: bool) -> None:
-    """Raise AsideRange for a reading that has looked into enough segments of which nothing was known, and is not to wait (INV-SGL1)."""
-    if looked > FIRST_LOOKS_MAX and not wait:
-        raise AsideRange(_nothing, segment.path, 0)
+class _Looks:
+    """Into how many segments one reading has looked, and what of them is not in memory (INV-SGL1)."""
 
+    __slots__ = ("_cold", "_left")
 
-def _nothing() -> None:
-    """Others have had their turn."""
+    def __init__(self, *, wait: bool) -> None:
+        """Look into any number of segments if the reading is to `wait`."""
+        self._left = sys.maxsize if wait else FIRST_LOOKS_MAX
+        self._cold: list[ColdRange] = []
+
+    def into(
+        self, segment: Segment, look: Callable[[], _Found], *, is_first: bool
+    ) -> _Found | None:
+        """Return what `look` finds; None where that has to be read in: `check` says so. `is_first`: nothing was known of the segment."""
+        if is_first:
+            if self._left <= 0:
+                self.check()
+                raise TurnOver(segment.path)
+            self._left -= 1
+        try:
+            return look()
+        except AsideRange as aside:
+            self._cold.append(aside.with_traceback(None))
+        except ColdRange as cold:
+            self._cold.append(cold.with_traceback(None))
+            if len(self._cold) < FIRST_LOOKS_MAX:
+                return None
+        self.check()  # what a thread has to build is long: one at a time for each reader
+        return None
+
+    def check(self) -> None:
+        """Raise ColdRange for all that has to be read in."""
+        if self._cold:
+            raise self._gathered()
+
+    def _gathered(self) -> ColdRange:
+        first, *others = self._cold
+        self._cold = []  # else what is raised would hold itself, by its frames
+        first.others = tuple(others)
+        return first

@@ -65,13 +65,13 @@ from region_broker.node.node_adding import AddingParts, NodeAdding
 from region_broker.node.node_configs import NodeConfigs
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.replication import RegionWork, Replication
+from region_broker.node.retaining import Retaining
 from region_broker.node.scrubbing import OtherRegions, compose_scrubber, has_damage
 from region_broker.node.storage import Storage
 from region_broker.partitions.closing import close_aside
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import no_bound, no_copy
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
@@ -844,34 +844,20 @@ class Node:
             if left_ms > 0:  # in pieces: the interval may be another one meanwhile
                 await clock.sleep_ms(min(left_ms, _LOOK_AGAIN_MS))
                 continue
-            while await self.maintain():
-                await clock.sleep_ms(0)  # others are served in between
+            await self.maintain()
             began_ms = clock.monotonic_ms()
 
-    async def maintain(self) -> bool:
-        """Run one round of retention and producer expiry, and remove what was deleted long ago; return whether it
-        deleted as much as one may, and another one is due."""
-        is_due, partitions = False, self.storage.partitions
-        replication = self._replication
-        leads = replication is None or self.failover.running
-        if leads:
-            await self.storage.hold.look(self._hold_parts)
-            if self._holding is not None:
-                await self._holding.telling.tell()
-        # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
-        # Who is about to lead does not know yet what is to be kept (INV-RH5).
-        if leads or (replication is not None and replication.leadership.follows):
-            reached_of = no_bound if replication is None else await replication.reached_of()
-            if reached_of is not None:  # else the next round does it
-                keeps_rounds = no_copy if replication is None else replication.keeps_rounds
-                hold_of = self.storage.hold.of
-                # It has waited for others: who led then may lead a data group by now.
-                if not (replication is None or self.failover.running) and self._holding is not None:
-                    hold_of = self._holding.told.of  # INV-THD1
-                partitions.maintain(hold_of, reached_of, keeps_rounds)
-                is_due = partitions.has_more_to_delete
-        await partitions.purge()
-        return is_due
+    async def maintain(self) -> None:
+        """Run one round of retention and producer expiry, and remove what was deleted long ago; others are served in between."""
+        retaining = Retaining(
+            storage=self.storage,
+            hold_parts=self._hold_parts,
+            leads=lambda: self.failover.running,
+            replication=self._replication,
+            holding=self._holding,
+        )
+        await retaining.run()
+        await self.storage.partitions.purge()
 
 
 def _placed(config: NodeConfig) -> dict[str, list[PlacedNode]]:

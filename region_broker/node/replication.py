@@ -21,7 +21,7 @@ from region_broker.node.lost_logs import LostLogs, LostLogsParts
 from region_broker.node.stepping_down import SteppingDown
 from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import no_bound
+from region_broker.partitions.upkeep import no_bound
 from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
 from region_broker.region.cluster.reader_places import ReaderParts, RegionReaders
 from region_broker.region.cluster.region_groups import RegionGroups, RegionGroupsParts

@@ -5,6 +5,9 @@ INV-CLN3  a log is cleaned below the bound it is given only: the last stable off
          domain has reached (T13)
 INV-CLN4  whatever goes wrong with one log, but for a broken assertion of ours, the others are cleaned: what nobody thought of is told
          once, and that log is not cleaned again by this process
+INV-CLN6  a run goes by what is judged in the step that takes hold of the log: which log is the dirtiest is an older opinion
+         1. A log is judged: two segments are below the bound. 2. The thread looks into another log; an order deletes the oldest
+         segment of the first. 3. Its first two segments are others now: one was never judged, its open transaction would count as committed.
 INV-CLN5  what grows with what clients wrote is looked up and put in order by the thread: which transactions were aborted, as which keys there are
 One log at a time; reading and writing in a thread, in small steps with pauses between: so that no more than
 `CLEANER_BYTES_PER_S` is read, and no more than a third of the time is worked. Before the first hole: a snapshot of the
@@ -95,31 +98,34 @@ class Cleaner:
             found = await self._dirtiest(failed)
             if found is None:
                 return False
-            if await self.clean(*found):
+            if await self.clean(found):
                 return True
-            failed.add(found[0])
+            failed.add(found)
 
-    async def _dirtiest(self, without: set[Partition]) -> tuple[Partition, Filth] | None:
-        now_ms = self._parts.clock.wall_ms()
-        best: tuple[Partition, Filth] | None = None
+    async def _dirtiest(self, without: set[Partition]) -> Partition | None:
+        best: Partition | None = None
+        best_ratio = 0.0
         for partition in list(self._parts.partitions()):
-            config = partition.log.config
-            if not config.compacts or partition.failed is not None or partition in without:
-                continue
-            if partition.log.cleaning.given_up:
+            if partition in without or not _may_be_cleaned(partition):
                 continue
             try:
                 if not await self._knows_times(partition.log):
                     continue
-                filth = filth_of(partition, self._parts.bound_of(partition), now_ms)
+                filth = self._filth_now(partition)
             except (LogError, OSError) as error:
                 logger.warning("%s is not cleaned: %s", partition.tp, error)
                 continue
-            if filth.wanted(config.cleaning.dirty_ratio_min) and (
-                best is None or filth.ratio > best[1].ratio
-            ):
-                best = partition, filth
+            if filth is not None and (best is None or filth.ratio > best_ratio):
+                best, best_ratio = partition, filth.ratio
         return best
+
+    def _filth_now(self, partition: Partition) -> Filth | None:
+        """Return what is to be cleaned of a log as it is now; None where nothing is, or that cannot be told without the disk. Raises LogError, OSError."""
+        log = partition.log
+        if not _may_be_cleaned(partition) or not all(map(knows_times, sealed_segments(log))):
+            return None
+        filth = filth_of(partition, self._parts.bound_of(partition), self._parts.clock.wall_ms())
+        return filth if filth.wanted(log.config.cleaning.dirty_ratio_min) else None
 
     async def _knows_times(self, log: PartitionLog) -> bool:
         """Have the times of sealed segments looked up that a start has not looked into, in the thread (INV-CLN5); False where the log changed
@@ -145,13 +151,13 @@ class Cleaner:
             learn_times(segment, looked)
         return True
 
-    async def clean(self, partition: Partition, filth: Filth) -> bool:
-        """Clean one log as far as `filth` allows; return whether it came to its end. Not while it is mended (INV-CLS4)."""
+    async def clean(self, partition: Partition) -> bool:
+        """Clean one log, if it is to be cleaned still (INV-CLN6); return whether that came to its end. Not while it is mended (INV-CLS4)."""
         state = partition.log.cleaning
         if not state.take():
             return False
         try:
-            return await self._clean(partition, filth)
+            return await self._clean(partition)
         except AssertionError:
             raise
         except Exception:
@@ -165,9 +171,12 @@ class Cleaner:
         finally:
             state.release()
 
-    async def _clean(self, partition: Partition, filth: Filth) -> bool:
+    async def _clean(self, partition: Partition) -> bool:
         log = partition.log
         try:
+            filth = self._filth_now(partition)
+            if filth is None:
+                return False
             run = _Run(partition, filth, self._parts)
         except (LogError, BatchError, OSError) as error:
             logger.warning("%s is not cleaned: %s", partition.tp, error)
@@ -212,6 +221,11 @@ class Cleaner:
             )
 
 
+def _may_be_cleaned(partition: Partition) -> bool:
+    log = partition.log
+    return log.config.compacts and log.is_running and not log.cleaning.given_up
+
+
 def filth_of(partition: Partition, bound_offset: int, now_ms: int) -> Filth:
     """Return what may be cleaned of a partition; raises LogDamaged, OSError."""
     log = partition.log
@@ -242,6 +256,7 @@ class _Run:
     """One cleaning of one log; `steps` alternates between a thread and the event loop."""
 
     def __init__(self, partition: Partition, filth: Filth, parts: CleanerParts) -> None:
+        """Take hold of the log in the step in which `filth` was judged (INV-CLN6): segments are counted from its front."""
         log = partition.log
         self._log = log
         self._partition = partition

@@ -30,7 +30,7 @@ from uuid import UUID
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
 from region_broker.log.cold_reads import ColdReads
-from region_broker.log.failures import LogDamaged, LogError, UnsupportedConfig
+from region_broker.log.failures import LogDamaged, UnsupportedConfig
 from region_broker.log.folder_format import check_format
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.indexes.log_start import LogStart
@@ -46,7 +46,7 @@ from region_broker.log.partition_log import PartitionLog
 from region_broker.log.recovery.kept_deletions import DeletionNote, KeptDeletions
 from region_broker.log.recovery.removal import Removal
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
-from region_broker.log.segment import DeletionBudget, SealedCache
+from region_broker.log.segment import SealedCache
 from region_broker.partitions.disk_room import DiskRoom
 from region_broker.partitions.laying_out import LayingOut, TopicSpec
 from region_broker.partitions.letting_go import LettingGo
@@ -55,11 +55,10 @@ from region_broker.partitions.made_partitions import MadePartitions
 from region_broker.partitions.noted_starts import NotedStarts
 from region_broker.partitions.opening_sealed import OpenedAside
 from region_broker.partitions.partition import Partition, SharedParts
-from region_broker.partitions.parts.retention import Due
 from region_broker.partitions.producer_room import ProducerRoom
 from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.topic_file import TopicFiles, told_of
-from region_broker.partitions.trimming import Hold
+from region_broker.partitions.upkeep import Upkeep
 from region_broker.ports.disk import Disk
 from region_broker.security.sealing.sealing import Sealing, without_keys
 
@@ -69,16 +68,6 @@ TOPIC_NAME_CHARS: Final = 32
 DELETED: Final = "its topic was deleted"
 FEWER: Final = "its topic has fewer partitions"
 _SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
-
-
-def no_bound(_partition: Partition) -> None:
-    """Return how far a region has reached a log that is not copied from another region."""
-    return
-
-
-def no_copy(_partition: Partition) -> bool:
-    """Return that no log is a copy whose rounds are needed here."""
-    return False
 
 
 class PartitionTable:
@@ -105,9 +94,14 @@ class PartitionTable:
         self.sealing = without_keys() if sealing is None else sealing
         self.opened_aside = OpenedAside()
         self.room = DiskRoom(config.disk_free_bytes_min)
-        self.has_more_to_delete = False
-        """Whether the last round of `maintain` deleted as much as one may (`DeletionBudget`): another one is due."""
         self.producers = ProducerRoom(clock, config.partition_producers_max, config.producers_max)
+        self.upkeep = Upkeep(
+            partitions=self,
+            is_there=lambda partition: self.by_id(*partition.key) is partition,
+            clock=clock,
+            producers=self.producers,
+            producer_expiration_ms=config.producer_id_expiration_ms,
+        )
         self.record_threads = RecordThreads()
         self.noted_starts = NotedStarts()
         """Log starts that are to be made durable: `run` it for as long as the node runs."""
@@ -312,7 +306,7 @@ class PartitionTable:
             ):
                 logger.warning("%s belongs to no topic that the registry has: it is left", folder)
         self.removal.remove_now()
-        self._count_producers()
+        self.upkeep.count_producers()
         self.producers.started({each.tp: len(each.state.producer_table) for each in self})
         self._made.started(lambda key: key[1] in self._by_id.get(key[0], {}))
 
@@ -454,43 +448,6 @@ class PartitionTable:
         self.letting_go.begin(
             self._data_dir / topic_id.hex, [*partitions.values(), *ahead], note, DELETED
         )
-
-    def maintain(
-        self,
-        hold_of: Callable[[Partition], Hold | None],
-        reached_of: Callable[[Partition], int | None] = no_bound,
-        keeps_rounds: Callable[[Partition], bool] = no_copy,
-    ) -> int:
-        """Apply retention and producer expiry everywhere; return how many segments were deleted.
-
-        `hold_of` says what of a partition must be kept, or None; `reached_of`, `keeps_rounds`: see `Retention.maintain`. To be called now and
-        then (a minute).
-        """
-        self._count_producers()
-        due = Due(
-            now_ms=self._clock.wall_ms(),
-            monotonic_ms=self._clock.monotonic_ms(),
-            producer_expiration_ms=self._config.producer_id_expiration_ms,
-            producers_kept=self.producers.kept,
-            budget=DeletionBudget(),
-        )
-        deleted = 0
-        for partition in self:
-            try:
-                deleted += partition.retention.maintain(
-                    due,
-                    hold=hold_of(partition),
-                    reached=reached_of(partition),
-                    keeps_rounds=keeps_rounds(partition),
-                )
-            except LogError as error:  # damaged files, too: the others go on (INV-T3)
-                logger.warning("%s is not maintained: %s", partition.tp, error)
-        self._count_producers()
-        self.has_more_to_delete = due.budget is not None and due.budget.left <= 0
-        return deleted
-
-    def _count_producers(self) -> None:
-        self.producers.counted(len(partition.state.producer_table) for partition in self)
 
     async def purge(self) -> None:
         """Put away and remove what deletions left, and what was kept long enough. To be called now and then (a minute)."""

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.pieces import Pieces
 from region_broker.controller.metadata_commands import SetNodeConfigs
 from region_broker.node import Node
-from region_broker.partitions.table import PartitionTable
+from region_broker.partitions.upkeep import Upkeep
 from region_broker.records.batches import Record, build_batch
 from tests.simulation.kafka_client import Connection
 from tests.simulation.region_pair import Pair, Region, region_pair
@@ -58,9 +59,9 @@ async def test_upkeep_follows_a_changed_interval_within_a_second(tmp_path: Path)
     def counted(node: Node) -> None:
         maintain = node.maintain
 
-        async def counting() -> bool:
+        async def counting() -> None:
             rounds.append(node)
-            return await maintain()
+            await maintain()
 
         node.maintain = counting  # type: ignore[method-assign]
 
@@ -84,19 +85,19 @@ async def test_upkeep_follows_a_changed_interval_within_a_second(tmp_path: Path)
 async def test_retention_that_deleted_as_much_as_it_may_goes_on_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = iter([True, True])
     at_ms: list[int] = []
 
     async with region_pair(tmp_path, seed=6) as pair:
 
-        def maintain(table: PartitionTable, *_asked: object) -> int:
-            if table is not pair.eu.node.storage.partitions:
+        def maintain(of: Upkeep, *_asked: object) -> Pieces[int]:
+            if of is not pair.eu.node.storage.partitions.upkeep:
                 return 0
-            at_ms.append(table.kept._clock.monotonic_ms())
-            table.has_more_to_delete = next(more, False)
-            return 1
+            for _ in range(3):
+                at_ms.append(of.clock.monotonic_ms())
+                yield
+            return 3
 
-        monkeypatch.setattr(PartitionTable, "maintain", maintain)
+        monkeypatch.setattr(Upkeep, "maintain", maintain)
         await asyncio.sleep(1)
         first, second, third, fourth, *_ = at_ms
         assert max(second - first, third - second) < (fourth - third) / 2

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from idempotency.identity import OFFSETS_LEDGER, TRANSACTION_LEDGER
-from region_broker.log.cleaning.planning import Filth
 from region_broker.node import storage
 from region_broker.partitions import cleaner
 from region_broker.partitions.cleaner import Cleaner
@@ -34,8 +33,8 @@ def cleaned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     topics: list[str] = []
     clean = Cleaner.clean
 
-    async def noting(self: Cleaner, partition: Partition, filth: Filth) -> bool:
-        done = await clean(self, partition, filth)
+    async def noting(self: Cleaner, partition: Partition) -> bool:
+        done = await clean(self, partition)
         if done:
             topics.append(partition.tp.topic)
         return done

@@ -17,6 +17,7 @@ from geo_replicator.reconciliation.segments.sidecar import decode
 from geo_replicator.reconciliation.segments.sidecar_names import sidecar_path
 from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import ProducerPair
+from idempotency.pieces import drained
 from region_broker.cli.region import remark
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.folder_faults import lose_log
@@ -214,7 +215,7 @@ async def scanned(region: Region) -> None:
     for shard in list(transactions._shards):
         await shard.abort_overdue()
         await shard.forget_idle()
-    region.node.storage.partitions.maintain(lambda _partition: None)
+    drained(region.node.storage.partitions.upkeep.maintain(lambda _partition: None))
 
 
 @pytest.mark.parametrize("jump_ms", [JUMP_MS, -JUMP_MS])

@@ -37,6 +37,7 @@ from region_broker.log.failures import (
     PartitionFailed,
     SealedRecords,
 )
+from region_broker.log.segment_list import FIRST_LOOKS_MAX
 from region_broker.partitions.fetch_sessions import FetchSession, Wanted
 from region_broker.partitions.opening_sealed import Taken
 from region_broker.partitions.partition import Partition
@@ -45,6 +46,8 @@ from region_broker.partitions.purgatory import ReadableWait
 from region_broker.security.identity import Identity
 from region_broker.wire.codec.fast_paths.fetch import NO_REPLICA, FetchedRow
 
+LOOKS_MAX: Final = 10 * FIRST_LOOKS_MAX
+"""Into how many segments of all its partitions a reading looks before it has read in what it lacks (INV-SGL1): some 60 ms."""
 _LEADER_MAY_READ: Final = (ErrorCode.corrupt_message, ErrorCode.topic_authorization_failed)
 """What keeps one node from giving out what another one may (INV-HRD4)."""
 
@@ -191,6 +194,7 @@ class Reading:
         first = self._gives_records and self._services.memory.left_bytes > 0
         found: list[Read] = []
         lacking: list[ColdRange] = []
+        looks_left = LOOKS_MAX
         for seen, item in enumerate(self._wanted(), 1):
             if seen % YIELD_ROWS == 0:  # the same when it reads again (INV-OPS4)
                 partitions.opened_aside.end_step()
@@ -199,7 +203,10 @@ class Reading:
             try:
                 row = self._row(item, left_bytes, first=first, wait=wait)
             except ColdRange as cold:
-                lacking.append(cold.with_traceback(None))
+                lacking += (cold.with_traceback(None), *cold.others)
+                looks_left -= len(cold.others) if cold.is_a_try else FIRST_LOOKS_MAX
+                if looks_left <= 0:
+                    break  # what the others lack is read in behind that
                 left_bytes -= cold.size_bytes
                 first = False
                 continue
@@ -210,7 +217,7 @@ class Reading:
         partitions.opened_aside.end_step()
         if lacking:
             partitions.opened_aside.give_back(taken)
-            self._tries += 1
+            self._tries += any(each.is_a_try for each in lacking)
             lacking[0].others = tuple(lacking[1:])
             return lacking[0]
         return found

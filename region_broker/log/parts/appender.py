@@ -20,6 +20,7 @@ from typing import Final
 from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
 from region_broker.limits import SEGMENT_ABORTED_MAX
+from region_broker.log.cold_reads import WARM_TRIES_MAX
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.aborted_index import NOWHERE, encode_aborted
 from region_broker.log.journal.sync_job import Seal
@@ -28,6 +29,7 @@ from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import PENDING_SEALS_MAX, LogDurability
 from region_broker.log.replay import aborted_with_marker_in
 from region_broker.log.segment import Room, Segment
+from region_broker.log.segment_list import FIRST_LOOKS_MAX
 from region_broker.ports.disk import NO_DESCRIPTORS
 
 BYTES_FOR_PRODUCER: Final = 256
@@ -35,6 +37,9 @@ BYTES_FOR_PRODUCER: Final = 256
 OLD_MS: Final = 600_000
 SEGMENTS_MAX: Final = 10_000
 """Segments of one log: each is four files, and a kilobyte of memory."""
+assert SEGMENTS_MAX < FIRST_LOOKS_MAX * WARM_TRIES_MAX, (
+    "a first look at all of them waits for none (INV-SGL1)"
+)
 
 
 class LogAppender:

@@ -30,7 +30,7 @@ class OfPartitions(Reading):
         return cast("Partition", cast("Any", self._services).logs[item.index])
 
 
-def reading_of(some: Fixture) -> Reading:
+def reading_of(some: Fixture, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Reading:
     services = SimpleNamespace(
         partitions=some.table,
         logs=some.partitions,
@@ -42,7 +42,7 @@ def reading_of(some: Fixture) -> Reading:
         Wanted(cast("Any", "orders"), index, LeaderEpoch(-1), 0, 1 << 20) for index in range(2)
     ]
     return OfPartitions(
-        cast("Any", services), wanted, Isolation.READ_UNCOMMITTED, bytes_min=1, bytes_max=1 << 20, wait_ms_max=0, identity=ANONYMOUS
+        cast("Any", services), wanted, isolation, bytes_min=1, bytes_max=1 << 20, wait_ms_max=0, identity=ANONYMOUS
     )  # fmt: skip
 
 
@@ -81,6 +81,32 @@ def test_INV_OPS5_logs_that_are_at_hand_in_turns_are_read_together(
     left.value.work()
     assert opened_for(reading_of(some)) == 1
     assert some.table.opened_aside.is_empty
+
+
+@pytest.mark.parametrize(("looks_max", "partitions"), [(1000, 2), (5, 1)])
+def test_INV_SGL1_a_fetch_has_read_in_together_what_first_looks_lack(
+    monkeypatch: pytest.MonkeyPatch, looks_max: int, partitions: int
+) -> None:
+    monkeypatch.setattr(reading, "LOOKS_MAX", looks_max)
+    some = fixture({"segment.bytes": "4096"}, partition_count=2)
+    for partition in some.partitions:
+        for _ in range(8):
+            partition.writer.append(
+                build_batch([Record(None, b"v" * 4000, timestamp_ms=1_000_000)])
+            )
+            some.sync()
+    some.close_and_reopen()
+    lacking = {
+        sealed.with_suffix(".txnindex")
+        for each in some.partitions
+        for sealed in each.log.sealed_paths()
+    }
+    assert len(lacking) == 14
+    some.disk.cold = lambda path, size_bytes: 0 if path in lacking else size_bytes
+    found = drained(reading_of(some, Isolation.READ_COMMITTED).read())
+    assert isinstance(found, ColdRange)
+    assert {each.path for each in (found, *found.others)} <= lacking
+    assert len((found, *found.others)) == 7 * partitions
 
 
 def test_INV_OPS5_nothing_is_given_back_that_other_keys_have_opened() -> None:

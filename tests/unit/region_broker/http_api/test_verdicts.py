@@ -228,7 +228,7 @@ async def test_T29_a_lost_record_stays_lost_when_its_place_is_trimmed() -> None:
     for sequence in range(200):
         bench.send(producer_id=2, sequence=sequence)
         bench.end(ControlType.COMMIT, producer_id=2)
-    bench.log.table.maintain(lambda _tp: None)
+    bench.log.maintain(lambda _tp: None)
     assert bench.log.partition.log_start_offset > lost
     assert await bench.ask(lost, RegionEpoch(OLD)) == "lost"
     assert await bench.refused(kept, RegionEpoch(OLD)) == (404, "expired")
@@ -290,7 +290,7 @@ async def test_T29_records_that_retention_deleted_are_expired() -> None:
     for sequence in range(200):
         bench.send(sequence=sequence)
         bench.end(ControlType.COMMIT)
-    bench.log.table.maintain(lambda _tp: None)
+    bench.log.maintain(lambda _tp: None)
     assert bench.log.partition.log_start_offset > 0
     assert await bench.refused(0) == (404, "expired")
 

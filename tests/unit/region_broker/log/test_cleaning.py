@@ -367,7 +367,7 @@ def test_compact_alone_keeps_old_records_and_compact_delete_does_not() -> None:
         put(some, ("a", "1"))
         roll(some)
         some.clock.now_ms += 1_000
-        some.table.maintain(lambda _: None)
+        some.maintain(lambda _: None)
         assert (some.partition.log_start_offset == 0) is kept
 
 

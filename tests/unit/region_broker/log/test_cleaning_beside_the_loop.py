@@ -15,9 +15,10 @@ from region_broker.log.cleaning.state import Swap
 from region_broker.log.cleaning.transactions import CleanedTransactions
 from region_broker.log.file_names import ABORTED_SUFFIX, INDEX_SUFFIX
 from region_broker.partitions.cleaner import Cleaner, CleanerParts
+from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
-from region_broker.records.batches import Origin
-from tests.fixtures.node_logs import Fixture, fixture
+from region_broker.records.batches import Origin, Record, build_batch
+from tests.fixtures.node_logs import Fixture, fixture, raise_start
 from tests.unit.region_broker.log.test_cleaning import (
     COMPACT,
     Inline,
@@ -138,3 +139,87 @@ def test_INV_CLN5_the_times_of_segments_are_looked_up_by_the_thread(is_sound: bo
     assert on_the_loop == []
     some.disk.fault = None
     assert [value for _, key, value in left(some) if key == "a"] == ["good 3"]
+
+
+class Meanwhile(Watched):
+    """Lets something happen while the times of the second log are looked up: the first one is judged by then."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens = happens
+        self._works = 0
+
+    @override
+    async def _ran(self, work: Callable[[], None]) -> None:
+        self._works += 1
+        if self._works == 2:
+            self._happens()
+        await super()._ran(work)
+
+
+def seal(some: Fixture) -> None:
+    """Fill the active segment of the first log, so that the next one begins."""
+    segments = some.partition.log.segments.segments
+    count = len(segments)
+    while len(segments) == count:
+        put(some, ("~fill", "x" * 1000))
+    some.sync()
+
+
+def two_logs() -> Fixture:
+    """Two logs, opened again. The first: two segments to be cleaned, and one, too young for that, with data of a transaction whose
+    ABORT lies in the active one."""
+    some = fixture(COMPACT | {"min.compaction.lag.ms": "1000"}, partition_count=2)
+    other = some.partitions[1].writer
+    for _ in range(3):
+        other.append(build_batch([Record(b"k", b"v" * 3000, timestamp_ms=some.clock.now_ms)]))
+    for value in ("first", "committed"):
+        put(some, ("a", value))
+        seal(some)
+    some.clock.now_ms += 2000
+    origin = Origin(ProducerId(1), ProducerEpoch(0), SequenceNumber(0), transactional=True)
+    put(some, ("a", "aborted"), origin=origin)
+    seal(some)
+    end_txn(some, 1, ControlType.ABORT)
+    some.sync()
+    some.close_and_reopen()
+    assert len(some.partition.log.segments.segments) == 4
+    return some
+
+
+def delete_oldest(some: Fixture) -> None:
+    raise_start(some.partition, some.partition.log.segments.bases[1])
+    assert some.maintain(lambda _: None) == 1
+
+
+def test_INV_CLN6_a_log_is_cleaned_as_far_as_is_judged_when_its_run_begins() -> None:
+    some = two_logs()
+    too_young = some.partition.log.segments.bases[2]
+    assert clean(some, Meanwhile(lambda: delete_oldest(some)))
+    values = [value for _, key, value in left(some, Isolation.READ_COMMITTED) if key == "a"]
+    assert values == ["committed"]
+    assert some.partition.log.cleaning.mark.cleaned_here_below == too_young
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda partition: partition.start_at(partition.log_end_offset),
+        lambda partition: partition.close("its topic was deleted"),
+        lambda partition: partition.log.fail("the disk"),
+        lambda partition: setattr(partition.log.cleaning, "given_up", True),
+    ],
+)
+def test_INV_CLN6_a_log_of_which_nothing_is_to_be_cleaned_any_more_is_passed(
+    leave: Callable[[Partition], object],
+) -> None:
+    some = two_logs()
+    given_up: list[bool] = []
+
+    def happens() -> None:
+        leave(some.partition)
+        given_up.append(some.partition.log.cleaning.given_up)
+
+    assert clean(some, Meanwhile(happens)), "the other one is cleaned"
+    assert some.partition.log.cleaning.given_up is given_up[0]
+    assert some.partition.log.cleaning.mark.cleaned_here_below == 0
+    assert some.partitions[1].log.cleaning.mark.cleaned_here_below > 0

@@ -227,7 +227,7 @@ def test_a_replay_from_an_older_snapshot_opens_no_transaction_that_was_cleaned_a
     some.sync()
     end_txn(some, 1, ControlType.ABORT)
     for _ in range(2):  # idle since the first look, for longer than two days at the second
-        some.table.maintain(lambda _: None)
+        some.maintain(lambda _: None)
         some.clock.now_ms += 200_000_000
     assert some.partition.state.producer(ProducerId(1)) is None
     for _ in range(4):

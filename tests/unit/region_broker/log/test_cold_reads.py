@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from region_broker.log.cold_reads import WARM_THREADS, WARM_TRIES_MAX, ColdReads
-from region_broker.log.failures import PartitionFailed
+from region_broker.log.cold_reads import WARM_THREADS, WARM_TRIES_MAX, ColdReads, Reading
+from region_broker.log.failures import ColdRange, PartitionFailed
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import NodeLogConfig
+from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.disk import RealDisk
@@ -75,6 +76,71 @@ def test_who_counts_bytes_over_whole_segments_reads_none_of_them() -> None:
     assert count == sum(each.size_bytes for each in segments.segments)
 
 
+def first_looks(some: Fixture, suffix: str) -> Reading[object]:
+    """Return what looks into files of all full segments with this suffix."""
+
+    def read(*, wait: bool) -> object:
+        if suffix == ".txnindex":
+            return some.partition.reader.fetch(0, 1, Isolation.READ_COMMITTED, wait=wait)
+        return some.partition.log.segments.first_reaching(1 << 60, 1 << 60, wait=wait)
+
+    return read
+
+
+def of_many_segments() -> Fixture:
+    """More full segments than a reading may have ranges read in, one at a time; nothing of them is known."""
+    some = fixture(SEGMENTS)
+    for _ in range(WARM_TRIES_MAX + 10):
+        some.partition.writer.append(batch(size_bytes=4000))
+        some.sync()
+    some.close_and_reopen()
+    assert len(some.partition.log.sealed_paths()) > WARM_TRIES_MAX
+    return some
+
+
+@pytest.mark.parametrize("suffix", [".txnindex", ".index"])
+def test_INV_SGL1_what_a_first_look_lacks_is_read_in_together(suffix: str) -> None:
+    """One at a time, all that the last try lacks would be waited for on the loop: 9,900 files of a log on a disk that was just mounted."""
+    some = of_many_segments()
+    read = first_looks(some, suffix)
+    some.disk.forget_by_chance(random.Random(1), 1.0)
+    cold_reads = patient(some)
+    found = run_now(cold_reads.read(read))
+    assert cold_reads.waited_count == 0
+    assert cold_reads.warmed_count > WARM_TRIES_MAX / 2
+    assert found == read(wait=True)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "look"),
+    [
+        (".txnindex", lambda log: log.aborted_in(0, 1, 1 << 60, wait=False)),
+        (".index", lambda log: log.segments.first_reaching(1 << 60, 1 << 60, wait=False)),
+    ],
+)
+def test_INV_SGL1_so_many_are_read_in_together_and_no_more(
+    suffix: str, look: Callable[[PartitionLog], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("region_broker.log.segment_list.FIRST_LOOKS_MAX", 20)
+    some = of_many_segments()
+    some.disk.cold = lambda _path, _size_bytes: 0
+    with pytest.raises(ColdRange) as lacking:
+        look(some.partition.log)
+    paths = [each.path for each in (lacking.value, *lacking.value.others)]
+    assert len(set(paths)) == 20
+    assert {path.suffix for path in paths} == {suffix}
+
+
+@pytest.mark.parametrize("suffix", [".txnindex", ".index"])
+def test_INV_CO2_to_give_way_is_no_try(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region_broker.log.segment_list.FIRST_LOOKS_MAX", 1)
+    some = of_many_segments()
+    cold_reads = patient(some)
+    run_now(cold_reads.read(first_looks(some, suffix)))
+    assert cold_reads.warmed_count > WARM_TRIES_MAX
+    assert cold_reads.waited_count == 0
+
+
 @pytest.mark.parametrize("suffix", [".txnindex", ".index"])
 def test_INV_SGL1_a_first_look_at_many_segments_gives_way_now_and_then(
     suffix: str, monkeypatch: pytest.MonkeyPatch
@@ -91,9 +157,7 @@ def test_INV_SGL1_a_first_look_at_many_segments_gives_way_now_and_then(
 
     def read(*, wait: bool) -> object:
         looks.append(0)
-        if suffix == ".txnindex":
-            return some.partition.reader.fetch(0, 1, Isolation.READ_COMMITTED, wait=wait)
-        return some.partition.log.segments.first_reaching(1 << 60, 1 << 60, wait=wait)
+        return first_looks(some, suffix)(wait=wait)
 
     async def through(cold_reads: ColdReads) -> object:
         return await cold_reads.read(read)

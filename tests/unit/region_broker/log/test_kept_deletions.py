@@ -36,7 +36,7 @@ def delete_with_records(some: Fixture) -> None:
 
 def maintained_after(some: Fixture, duration_ms: int) -> list[KeptDeletion]:
     some.clock.now_ms += duration_ms
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     asyncio.run(some.table.purge())
     return some.table.kept.listed()
 

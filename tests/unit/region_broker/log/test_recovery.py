@@ -500,7 +500,7 @@ def test_crash_at_every_step_of_retention_leaves_a_log_without_a_hole() -> None:
         before = all_bytes(some.partition)
         some.disk.crash_after(at)
         try:
-            some.table.maintain(lambda _: None)
+            some.maintain(lambda _: None)
         except Crashed:
             some.disk.power_loss(random.Random(at))
             some.open()

@@ -169,7 +169,7 @@ def test_INV_T3_damage_that_retention_meets_stops_the_maintenance_of_no_other_pa
     del some.disk.content(some.folder / f"{0:020d}.log")[-10:]
     some.open()  # after a clean stop no sealed segment is looked at
     some.clock.pass_ms(10_000_000)
-    assert some.table.maintain(lambda _: None) > 0
+    assert some.maintain(lambda _: None) > 0
     assert [p.log_start_offset > 0 for p in some.partitions] == [False, True]
     assert [p.failed for p in some.partitions] == [None, None]  # its other segments are served
 
@@ -193,7 +193,7 @@ def test_INV_T3_a_damaged_marker_that_a_state_is_built_from_concerns_its_partiti
         if name.endswith(".snapshot") and int(name[:20]) > 0:
             some.disk.remove(damaged / name)
     some.clock.pass_ms(10_000_000)
-    assert some.table.maintain(lambda _: None) > 0
+    assert some.maintain(lambda _: None) > 0
     assert [p.log_start_offset > 0 for p in some.partitions] == [False, True]
 
 

@@ -116,7 +116,7 @@ async def test_INV_RM7_nor_while_a_deletion_is_refused_or_what_was_kept_long_eno
     await deletion(some, whole=True)
     for _ in range(2):
         some.clock.now_ms += DAY_MS // 2
-        some.table.maintain(lambda _: None)
+        some.maintain(lambda _: None)
         await some.table.purge()
     assert watched.on_loop == []
     assert some.disk.list_dir(DATA_DIR) == ["format", "journal", "kept", "manifest"]
@@ -137,7 +137,7 @@ async def test_INV_RM7_what_a_disk_refused_is_tried_again_beside_the_loop() -> N
     await deletion(some, whole=True)
     assert some.disk.exists(FOLDER)
     refuses.clear()
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     await some.table.purge()
     assert watched.on_loop == []
     assert not some.disk.exists(FOLDER)

@@ -174,7 +174,7 @@ def test_INV_T5_a_disk_that_fails_at_a_drop_fails_nobody_and_the_next_try_ends_i
     some.drop_beyond(TOPIC_ID, 1)
     some.drop_topic(TOPIC_ID)
     some.disk.fault = None
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     some.kill_and_reopen()
     assert [partition.log_end_offset for partition in some.partitions] == [0, 0]
     assert some.disk.list_dir(DATA_DIR) == [TOPIC_ID.hex, "format", "journal", "manifest"]

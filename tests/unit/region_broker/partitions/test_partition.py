@@ -320,9 +320,9 @@ async def test_KIP107_segments_below_an_ordered_start_go_unless_a_mirror_needs_t
     some.sync()
     assert await some.partition.retention.delete_records(20) == 20
     assert (some.partition.log_start_offset, some.partition.kept_from) == (20, 0)
-    assert some.table.maintain(lambda _: Hold(3, 3)) == 0
+    assert some.maintain(lambda _: Hold(3, 3)) == 0
     assert some.partition.reader.read_raw(0, 1), "a mirror that is behind may still copy"
-    assert some.table.maintain(lambda _: None) > 0
+    assert some.maintain(lambda _: None) > 0
     assert 0 < some.partition.kept_from <= 20 == some.partition.log_start_offset
     some.close_and_reopen()
     assert some.partition.log_start_offset == 20
@@ -390,12 +390,12 @@ def test_retention_by_time_and_hold() -> None:
     for _ in range(30):
         some.partition.writer.append(batch(1, size_bytes=500))
     some.sync()
-    assert some.table.maintain(lambda _: None) == 0
+    assert some.maintain(lambda _: None) == 0
     some.clock.pass_ms(10_000)
-    assert some.table.maintain(lambda _: Hold(0, 0)) == 0
-    assert some.table.maintain(lambda _: Hold(10, 10)) > 0
+    assert some.maintain(lambda _: Hold(0, 0)) == 0
+    assert some.maintain(lambda _: Hold(10, 10)) > 0
     assert 0 < some.partition.log_start_offset <= 10
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert some.partition.log_end_offset == 30
     assert some.partition.log_start_offset < 30
 
@@ -406,11 +406,11 @@ def test_T14_what_an_order_deleted_goes_where_nobody_may_need_it() -> None:
         some.partition.writer.append(batch(1, size_bytes=500))
     some.sync()
     raise_start(some.partition, 20)
-    assert some.table.maintain(lambda _: Hold(30, 0)) == 0
-    assert some.table.maintain(lambda _: Hold(0, 30)) == 0
-    assert some.table.maintain(lambda _: Hold(30, 10)) > 0
+    assert some.maintain(lambda _: Hold(30, 0)) == 0
+    assert some.maintain(lambda _: Hold(0, 30)) == 0
+    assert some.maintain(lambda _: Hold(30, 10)) > 0
     assert 0 < some.partition.kept_from <= 10
-    assert some.table.maintain(lambda _: Hold(30, 20)) > 0
+    assert some.maintain(lambda _: Hold(30, 20)) > 0
     assert 10 < some.partition.kept_from <= 20
 
 
@@ -421,10 +421,10 @@ def test_C36_retention_keeps_what_is_undecided_though_no_mirror_needs_it() -> No
         some.partition.writer.append(batch(1, size_bytes=500))
     some.sync()
     some.clock.pass_ms(10_000)
-    assert some.table.maintain(lambda _: Hold(31, 31)) == 0
+    assert some.maintain(lambda _: Hold(31, 31)) == 0
     commit(some.partition, 1)
     some.sync()
-    assert some.table.maintain(lambda _: Hold(31, 31)) > 0
+    assert some.maintain(lambda _: Hold(31, 31)) > 0
 
 
 def test_T14_a_mirror_deletes_nothing_by_itself() -> None:
@@ -435,7 +435,7 @@ def test_T14_a_mirror_deletes_nothing_by_itself() -> None:
     some.partition.become_mirror()
     some.partition.show_up_to(30, 30)
     some.clock.pass_ms(10_000)
-    assert some.table.maintain(lambda _: None) == 0
+    assert some.maintain(lambda _: None) == 0
     assert some.partition.kept_from == 0
 
 
@@ -446,10 +446,10 @@ def test_T17_a_mirror_forgets_no_transaction_that_it_has_not_shown() -> None:
     some.sync()
     some.partition.become_mirror()
     some.partition.show_up_to(2, 0)  # the whole cut waits for another log
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert some.partition.state.forgotten_below == 0
     some.partition.show_up_to(2, 2)
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert some.partition.state.forgotten_below == 2
 
 

@@ -68,12 +68,10 @@ def test_INV_PRR1_a_full_node_refuses_only_where_there_are_more_than_their_share
     verdicts = [sent(busy, n).verdict for n in range(11)]
     assert verdicts == [AppendVerdict.APPENDED] * 10 + [AppendVerdict.TOO_MANY_PRODUCERS]
     assert "producers_max = 10" in sent(busy, 12).detail
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     verdicts = [sent(quiet, 100 + n).verdict for n in range(4)]
     assert verdicts == [AppendVerdict.APPENDED] * 4
-    some.table.maintain(
-        lambda _: None
-    )  # of ten the quiet one needs four, the busy one may have six
+    some.maintain(lambda _: None)  # of ten the quiet one needs four, the busy one may have six
     assert sent(busy, 20).verdict is AppendVerdict.TOO_MANY_PRODUCERS
     verdicts = [sent(quiet, 200 + n).verdict for n in range(3)]
     assert verdicts == [AppendVerdict.APPENDED] * 2 + [AppendVerdict.TOO_MANY_PRODUCERS]
@@ -112,14 +110,14 @@ def test_INV_PRR2_above_half_the_idlest_go_early_and_make_room() -> None:
     some = room_for(4)
     for n in range(4):
         sent(some.partition, n)
-    some.table.maintain(lambda _: None)  # found idle
+    some.maintain(lambda _: None)  # found idle
     some.clock.now_ms += IDLE_MS - 1
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert ids_of(some.partition) == {0, 1, 2, 3}
     sent(some.partition, 0, 1)  # heard of again
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     some.clock.now_ms += 1
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert ids_of(some.partition) == {0, 3}
     assert sent(some.partition, 9).verdict is AppendVerdict.APPENDED
 
@@ -128,9 +126,9 @@ def test_INV_PRR2_half_of_them_stay_a_day_as_in_Kafka() -> None:
     some = room_for(4)
     for n in range(2):
         sent(some.partition, n)
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     some.clock.now_ms += DAY_MS - 1
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert ids_of(some.partition) == {0, 1}
 
 
@@ -141,13 +139,13 @@ def test_INV_PRR2_who_ended_a_transaction_here_stays_before_made_up_ids() -> Non
         some.partition, producer_id=0, producer_epoch=0, control_type=ControlType.COMMIT,
         coordinator_epoch=1, decision=None, timestamp_ms=1_000_000,
     )  # fmt: skip
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     for n in range(1, 4):
         some.clock.now_ms += 60_000
         sent(some.partition, n)
-        some.table.maintain(lambda _: None)
+        some.maintain(lambda _: None)
     some.clock.now_ms += IDLE_MS
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert ids_of(some.partition) == {0, 3}
 
 
@@ -156,9 +154,9 @@ def test_INV_PRR2_a_full_node_keeps_of_each_log_no_more_than_its_share() -> None
     for n in range(8):
         sent(some.partitions[0], n)
     sent(some.partitions[1], 50)
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     some.clock.now_ms += IDLE_MS
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert ids_of(some.partitions[0]) == {5, 6, 7}  # half of eight, of which the other needs one
     assert ids_of(some.partitions[1]) == {50}
 
@@ -168,7 +166,7 @@ def test_INV_PRR2_an_open_transaction_is_never_forgotten() -> None:
     for n in range(4):
         sent(some.partition, n, transactional=True)
     for _ in range(3):
-        some.table.maintain(lambda _: None)
+        some.maintain(lambda _: None)
         some.clock.now_ms += DAY_MS
     assert ids_of(some.partition) == {0, 1, 2, 3}
 
@@ -186,9 +184,9 @@ def test_INV_PRR3_a_start_that_finds_many_goes_on_with_new_ones_for_a_while() ->
     assert verdicts == [AppendVerdict.APPENDED] * 2 + [AppendVerdict.TOO_MANY_PRODUCERS]
     some.clock.now_ms += FOUND_MS
     assert sent(some.partition, 200).verdict is AppendVerdict.TOO_MANY_PRODUCERS
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     some.clock.now_ms += IDLE_MS
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert len(ids_of(some.partition)) == 2
     assert sent(some.partition, 300).verdict is AppendVerdict.APPENDED
 

@@ -5,6 +5,7 @@ import errno
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ from idempotency.partition_state import PartitionState
 from idempotency.pieces import drained
 from idempotency.record_batch import iter_headers
 from idempotency.snapshot_codec import ROWS_AT_ONCE
+from region_broker.limits import YIELD_ROWS
 from region_broker.log.failures import ColdRange, LogDamaged, MirrorGap, NotLeader, PartitionFailed
 from region_broker.log.file_names import file_name
 from region_broker.log.indexes.log_start import read_log_start
@@ -23,8 +25,10 @@ from region_broker.log.parts.appender import BYTES_FOR_PRODUCER, OLD_MS
 from region_broker.log.parts.durability import PENDING_SEALS_MAX
 from region_broker.log.replay import BATCHES_AT_ONCE, rebuild_state
 from region_broker.log.segment import DeletionBudget, Segment
-from region_broker.partitions import table as table_module
+from region_broker.partitions import upkeep
+from region_broker.partitions.parts.retention import Due, Retention
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.partitions.trimming import Hold
 from region_broker.records.batches import Origin
 from region_broker.region.failover.log_surgery import truncate_aside
 from tests.fixtures.kernel_batches import stamp
@@ -312,9 +316,9 @@ def test_records_without_a_time_are_kept_as_long_as_others() -> None:
     """Kafka counts from the file's last change then (LogSegment.largestTimestamp)."""
     some = of_segments(-1)
     some.clock.pass_ms(WEEK_MS - 1)
-    assert some.table.maintain(lambda _: None) == 0
+    assert some.maintain(lambda _: None) == 0
     some.clock.pass_ms(2)
-    assert some.table.maintain(lambda _: None) > 0
+    assert some.maintain(lambda _: None) > 0
 
 
 def mirror_of_compacted(*last_offsets: int) -> tuple[Fixture, bytes]:
@@ -386,22 +390,38 @@ def two_old_logs() -> Fixture:
     return some
 
 
-def test_one_round_of_retention_deletes_a_bounded_number_of_segments(
+def deleted_in_pieces(some: Fixture) -> list[list[int]]:
+    """Run a round of retention; return how many segments of which log went in each of its steps."""
+
+    def counts() -> list[int]:
+        return [len(each.log.content.segments.segments) for each in some.partitions]
+
+    found, left = list[list[int]](), counts()
+    pieces, is_over = some.table.upkeep.maintain(lambda _: None), False
+    while not is_over:
+        is_over = next(pieces, "over") is not None
+        found.append([before - after for before, after in zip(left, counts(), strict=True)])
+        left = counts()
+    return found
+
+
+def test_one_step_of_retention_deletes_a_bounded_number_of_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All that is due goes in rounds, between which a node serves others (`Node.maintain`)."""
-    monkeypatch.setattr(table_module, "DeletionBudget", lambda: DeletionBudget(3))
+    """All that is due goes in steps, between which a node serves others (`Node.maintain`)."""
+    monkeypatch.setattr(upkeep, "DeletionBudget", lambda: DeletionBudget(3))
     some = two_old_logs()
     due = sum(len(each.log.content.segments.segments) - 1 for each in some.partitions)
     assert due > 6
-    rounds = [some.table.maintain(lambda _: None) for _ in range(due)]
-    assert max(rounds) == 3
-    assert sum(rounds) == due
+    steps = [sum(deleted) for deleted in deleted_in_pieces(some)]
+    assert max(steps) == 3
+    assert sum(steps) == due
+    assert deleted_in_pieces(some) == [[0, 0]]
 
 
-def test_INV_SG6_one_round_of_retention_makes_a_bounded_number_of_syncs() -> None:
-    """A segment of each of two hundred logs goes: four syncs for each of them would be eight hundred."""
-    some = fixture({"segment.bytes": "4096", "retention.ms": str(WEEK_MS)}, partition_count=60)
+def many_old_logs(count: int) -> Fixture:
+    """Of each one full segment is due."""
+    some = fixture({"segment.bytes": "4096", "retention.ms": str(WEEK_MS)}, partition_count=count)
     some.clock.now_ms = 1_700_000_000_000
     for partition in some.partitions:
         for _ in range(12):
@@ -409,11 +429,61 @@ def test_INV_SG6_one_round_of_retention_makes_a_bounded_number_of_syncs() -> Non
     some.sync()
     some.sync_files()
     some.clock.pass_ms(WEEK_MS + 1)
-    rounds: list[int] = []
-    while some.table.maintain(lambda _: None):
-        rounds.append(sum(each.kept_from > 0 for each in some.partitions) - sum(rounds))
-    assert sum(rounds) == 60
-    assert max(rounds) <= 10
+    return some
+
+
+def test_INV_SG6_one_step_of_retention_makes_a_bounded_number_of_syncs() -> None:
+    """A segment of each of two hundred logs goes: four syncs for each of them would be eight hundred."""
+    steps = [sum(map(bool, deleted)) for deleted in deleted_in_pieces(many_old_logs(60))]
+    assert sum(steps) == 60
+    assert max(steps) <= 10
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Retention]:
+    """What of all logs `maintain` was called."""
+    found: list[Retention] = []
+    really = Retention.maintain
+
+    def noted(
+        self: Retention, due: Due, *, hold: Hold | None, reached: int | None, keeps_rounds: bool
+    ) -> int:
+        found.append(self)
+        return really(self, due, hold=hold, reached=reached, keeps_rounds=keeps_rounds)
+
+    monkeypatch.setattr(Retention, "maintain", noted)
+    return found
+
+
+def test_INV_UPK1_one_round_asks_each_log_once_and_again_where_a_step_ended_within_it(
+    asked: list[Retention],
+) -> None:
+    """Each step beginning at the first log anew, a thousand of ten thousand logs' steps would each walk all of them."""
+    some = many_old_logs(60)
+    steps = len(deleted_in_pieces(some))
+    assert steps >= 6
+    assert 60 <= len(asked) <= 60 + steps
+
+
+def test_INV_UPK1_a_round_over_many_logs_gives_way_where_nothing_is_deleted_too(
+    asked: list[Retention],
+) -> None:
+    some = fixture(partition_count=2 * YIELD_ROWS + 50)
+    asked_by_then = [0, *(len(asked) for _ in some.table.upkeep.maintain(lambda _: None))]
+    assert [after - before for before, after in pairwise(asked_by_then)] == [YIELD_ROWS] * 2
+    assert len(asked) == len(some.partitions)
+
+
+def test_INV_UPK2_a_log_that_is_dropped_in_the_middle_of_a_round_is_passed(
+    monkeypatch: pytest.MonkeyPatch, asked: list[Retention]
+) -> None:
+    monkeypatch.setattr(upkeep, "DeletionBudget", lambda: DeletionBudget(3))
+    some = two_old_logs()
+    pieces = some.table.upkeep.maintain(lambda _: None)
+    next(pieces)
+    some.drop_topic(some.topic.topic_id)
+    assert drained(pieces) == 3
+    assert len(asked) == 1
 
 
 def test_a_large_segment_counts_for_as_many_small_ones_as_its_removal_takes() -> None:
@@ -463,7 +533,7 @@ def test_retention_goes_by_times_whose_checksum_is_right() -> None:
     content[at : at + 8] = (1).to_bytes(8, "big")
     some.disk.write_file_atomic(oldest.index_path(), bytes(content))
     assert oldest.newest_ms() == 1
-    assert some.table.maintain(lambda _: None) == 0
+    assert some.maintain(lambda _: None) == 0
     assert oldest.newest_ms() == 1_700_000_000_000
 
 
@@ -474,7 +544,7 @@ def test_retention_by_size_alone_reads_no_index(monkeypatch: pytest.MonkeyPatch)
     some.sync()
     some.close_and_reopen()
     monkeypatch.setattr(Segment, "index", None)
-    assert some.table.maintain(lambda _: None) > 1
+    assert some.maintain(lambda _: None) > 1
 
 
 def test_a_budget_of_deletions_is_given_back_where_nothing_could_be_deleted(
@@ -517,7 +587,7 @@ def test_the_state_at_the_new_start_is_not_unpacked_to_see_that_it_is_there(
 ) -> None:
     some = two_old_logs()
     monkeypatch.setattr(PartitionState, "decode_in_pieces", None)
-    assert some.table.maintain(lambda _: None) > 0
+    assert some.maintain(lambda _: None) > 0
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])

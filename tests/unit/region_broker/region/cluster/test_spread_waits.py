@@ -102,9 +102,9 @@ def test_INV_SCU4_where_rounds_of_the_main_leader_begin_in_a_copy_that_it_reads_
     some = marked(3)
     before = entries(some)
     assert before == 3
-    some.table.maintain(lambda _: None, keeps_rounds=lambda _: True)
+    some.maintain(lambda _: None, keeps_rounds=lambda _: True)
     assert entries(some) == before
-    some.table.maintain(lambda _: None)
+    some.maintain(lambda _: None)
     assert entries(some) <= 1
 
 

@@ -12,6 +12,7 @@ import pytest
 from geo_replicator.lineage import BEFORE_ALL, Cut, Lineage, LineageEntry, LogKey, TidemarkPoint
 from geo_replicator.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.identity import LeaderEpoch, RegionEpoch
+from idempotency.pieces import drained
 from idempotency.record_batch import ControlType
 from region_broker.controller.metadata_commands import ResizeTopic
 from region_broker.controller.metadata_image import (
@@ -448,7 +449,11 @@ async def test_INV_TKO5_what_the_region_had_shown_is_shown_by_the_next_leader_wh
             partition.rewind_cut(0, is_end=False)
         successor = Successor(pair.us, tmp_path / "successor")
         cut = await successor.service.held_cut()
-        pair.us.table.maintain(lambda _: None, lambda partition: cut.position_of(partition.key))
+        drained(
+            pair.us.table.upkeep.maintain(
+                lambda _: None, lambda partition: cut.position_of(partition.key)
+            )
+        )
         assert [pair.us.partition(number).state.forgotten_below for number in range(2)] == [1, 1]
         await successor.service.take_over_reached()
         link = successor.service.open_link(TERM)

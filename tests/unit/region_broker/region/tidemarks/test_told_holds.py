@@ -320,7 +320,7 @@ def test_INV_SCU3_a_copy_at_the_main_leader_keeps_what_mirrors_need_of_what_its_
         (None, True),
     ):
         before = copy.kept_from
-        some.table.maintain(partial(_held, hold), keeps_rounds=lambda _: True)
+        some.maintain(partial(_held, hold), keeps_rounds=lambda _: True)
         assert (copy.kept_from > before) == goes, hold
     assert copy.kept_from > 10
 
@@ -339,7 +339,7 @@ async def test_INV_SCU4_only_where_no_cut_is_made_it_is_forgotten_where_rounds_b
     some.sync()
     copy.log.epochs.note(LeaderEpoch(EPOCH + 1), copy.log_end_offset)
     copy.commit_up_to(copy.log_end_offset)
-    some.table.maintain(lambda _: None, keeps_rounds=lambda _: keeps)
+    some.maintain(lambda _: None, keeps_rounds=lambda _: keeps)
     assert copy.state.first_commit_marker(rounds[0]) == (0 if keeps else 1)
 
 
