@@ -24,6 +24,7 @@ from region_broker.limits import GROUP_PATTERNS_MAX
 from tests.unit.region_broker.groups.fakes import (
     Fixture,
     HeldThreads,
+    HeldMatching,
     MemoryLedger,
     join_request,
     running,
@@ -431,6 +432,30 @@ async def test_INV_ND5_a_member_is_heard_before_its_pattern_is_looked_up(
 ) -> None:
     threads = HeldThreads(monkeypatch)
     monkeypatch.setattr(resolver, "INLINE_STEPS_MAX", 0)
+async def test_INV_NX9_groups_end_though_a_pattern_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. A topic comes, and a tenant's pattern takes minutes. 2. The region switches, or the node stops: each waits for the end of its groups."""
+    matching = HeldMatching(monkeypatch)
+    fixture = Fixture()
+    for name in "abc":
+        fixture.topics.put(name, 1)
+    async with asyncio.TaskGroup() as tasks:
+        service = tasks.create_task(fixture.groups.run())
+        await settle()
+        await fixture.groups.load()
+        assert (await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")).verdict is V.OK
+        matching.hold()
+        fixture.topics.put("d", 1)
+        assert (await beat(fixture, "A", 1)).verdict is V.OK
+        await matching.begun.wait()
+        await fixture.groups.resign()
+        service.cancel()
+        await settle()
+        matching.let_go()
+    assert matching.looked == ["a"]
+
+
     fixture, _ = fixture_of(1)
     async with running(fixture):
         await beat(fixture, "A", 0)
