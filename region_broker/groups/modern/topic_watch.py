@@ -15,7 +15,7 @@ from region_broker.groups.modern.messages import HeartbeatRequest, Refused
 from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.sight import Looks, look_ahead, patterns_seen
 from region_broker.groups.modern.state import ConsumerGroup
-from region_broker.groups.modern.target import TopicView
+from region_broker.groups.modern.target import TopicView, patterns_left
 from region_broker.groups.ports import GroupPorts, Topic
 from region_broker.groups.verdicts import GroupVerdict
 
@@ -40,7 +40,9 @@ class Compared:
         return self._outdated
 
     def note(self, group: ConsumerGroup, request: HeartbeatRequest, view: TopicView) -> None:
-        """Note that a member of the group, as it is now, was shown this view."""
+        """Note that a member of the group, as it is now, was shown this view; not yet where the next heartbeat is to write the rest of it (INV-NN3)."""
+        if view.is_news and patterns_left(group, view):
+            return
         self.seen = view.as_of
         self.looks.note(group, request, view.as_of)
 
