@@ -456,6 +456,32 @@ async def test_INV_NX9_groups_end_though_a_pattern_takes_long(
     assert matching.looked == ["a"]
 
 
+async def test_INV_NX10_what_fails_behind_a_heartbeat_is_begun_again_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that has no thread to spare for a moment ended, with all its groups."""
+    monkeypatch.setattr(resolver, "INLINE_STEPS_MAX", -1)
+    fixture, orders = fixture_of(1)
+    async with running(fixture):
+        await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")
+        bills = fixture.topics.put("bills", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "to_thread", _no_thread)
+            assert (await beat(fixture, "A", 1)).assignment is None
+            await settle()
+        assert "can't start new thread" in caplog.text
+        HeldThreads(monkeypatch).let_go()
+        assert (await beat(fixture, "A", 1)).assignment is None
+        await settle()
+        both = await beat(fixture, "A", 1)
+        assert both.assignment == own(orders, 0) | own(bills, 0)
+        fixture.assert_live_is_replay()
+
+
+async def _no_thread(*_said: Any) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 async def test_INV_ND5_a_member_is_heard_before_its_pattern_is_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
