@@ -310,11 +310,20 @@ class OffsetTable:
         """Return about how many offsets the group has: what it costs to look at all."""
         return len(self.committed.get(group_id, ())) + len(self.pending_partitions(group_id))
 
-    def of_topic(self, group_id: str, topic: str, topic_id: UUID) -> list[TopicPartition]:
-        """Return the partitions of a deleted topic with offsets in the group, without those that another one of its name has one of (INV-GO6)."""
+    def of_name(self, group_id: str, topic: str) -> list[TopicPartition]:
+        """Return the partitions with offsets in the group of any topic that has, or had, this name."""
         held = (self.committed.get(group_id, ()), self.pending_partitions(group_id))
-        found = {tp for partitions in held for tp in partitions if tp.topic == topic}
-        return sorted(tp for tp in found if self._ids_of(group_id, tp) <= {topic_id, None})
+        return sorted({tp for partitions in held for tp in partitions if tp.topic == topic})
+
+    def is_of(self, group_id: str, tp: TopicPartition, topic_id: UUID) -> bool:
+        """Return whether a partition has offsets in the group, and none of another topic of its name (INV-GO6)."""
+        ids = self._ids_of(group_id, tp)
+        return bool(ids) and ids <= {topic_id, None}
+
+    def holder_count(self, group_id: str, tp: TopicPartition) -> int:
+        """Return how many open transactions hold an offset of the partition."""
+        staging = self._staging.get(group_id)
+        return 0 if staging is None else len(staging.holders_of(tp))
 
     def _ids_of(self, group_id: str, tp: TopicPartition) -> set[UUID | None]:
         """Return the ids of the topics that the offsets of a partition belong to, as far as these are known."""
