@@ -188,8 +188,8 @@ TOPIC_REGEX_BYTES_MAX: Final = 1_024
 TOPIC_REGEX_STATES_MAX: Final = 1_000
 # Patterns that the members of one group may have together: what each stands for is looked at with each heartbeat.
 GROUP_PATTERNS_MAX: Final = 20
-# Names of topics, in letters, that one heartbeat may write of what the patterns of its group stand for, in one batch: 10 ms for a MiB, and a
-# batch must fit what a node copies from another (PEER_FRAME_BYTES_MAX). It is 20 patterns with 27,000 topics of 60 letters each.
+# Names of topics, in letters, that one heartbeat writes at most of what the patterns of its group stand for, in one batch: 10 ms for a MiB, and a
+# batch must fit what a node copies from another (PEER_FRAME_BYTES_MAX). It is 20 patterns with 27,000 topics of 60 letters each; the next one goes on.
 GROUP_RESOLVED_BYTES_MAX: Final = 32 * MIB
 # Aborted transactions whose markers lie in one segment: those of the open one are in memory, and are made into an index when it is full.
 SEGMENT_ABORTED_MAX: Final = 20_000
@@ -207,6 +207,9 @@ GROUP_TOPIC_NAMES_MAX: Final = 500_000
 assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must be persistable"
 assert max(FETCH_PARTITION_COUNT_MAX, ADMIN_ITEMS_MAX, LOOKUPS_MAX) * 2 < ARRAY_ELEMENTS_MAX, (
     "what an API allows, each in a topic of its own, must pass the guard"
+)
+assert ALL_PARTITIONS_MAX * TOPIC_NAME_LENGTH_MAX <= GROUP_RESOLVED_BYTES_MAX, (
+    "what one pattern stands for must fit one batch"
 )
 assert YIELD_ROWS < PIECE_ELEMENTS <= ELEMENTS_AT_ONCE_MAX < ARRAY_ELEMENTS_MAX
 assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"

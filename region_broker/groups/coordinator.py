@@ -2,7 +2,8 @@
 
 INV-GC2  a commit is answered when its records are durable (B15); a fetch shows durable ones only
 INV-GC4  not ACTIVE: NOT_COORDINATOR, LOADING or NOT_AVAILABLE, never a guess (C23)
-INV-GC5  what looks at all groups gives way by the offsets that it looked at, found or not, of all shards together
+INV-GC5  what looks at all groups gives way by the offsets that it looked at, found or not, of all shards together; where a topic is deleted also
+         among those of one group
 A request is judged and its records appended without an `await` between. After every `await` the shard's term is
 compared before anything is read or changed.
 
@@ -85,7 +86,7 @@ _log: Final = logging.getLogger("tidemark.groups")
 LOOKS_AT_ONCE: Final = 1_000
 """How many offsets are looked at in one step, some 0.2 us each."""
 LOOKS_OF_A_RECORD: Final = LOOKS_AT_ONCE // YIELD_ROWS
-"""As what a group counts beside its offsets, and each record that is written."""
+"""As what a group counts beside its offsets, each record that is written, and each open transaction whose offset goes with it."""
 
 
 def _is_verified() -> None:
@@ -370,14 +371,13 @@ class GroupCoordinator:
     async def _forget_topic_of(
         self, shard: Shard, topic: str, topic_id: UUID, yielding: CooperativeYield
     ) -> None:
-        """A few groups at a time: another topic of that name may come meanwhile, and what is committed for it stays (INV-GO6)."""
+        """A few offsets at a time: another topic of that name may come meanwhile, and what is committed for it stays (INV-GO6)."""
         term, next_offset = shard.term, 0
         records: list[KeyValue] = []
-        for group_id in shard.table.group_ids():
-            found = shard.topic_tombstones(group_id, topic, topic_id)
-            records += found
-            looked = shard.table.offset_count(group_id)
-            if not yielding.due(looked + LOOKS_OF_A_RECORD * (1 + len(found))):
+        for looked in shard.topic_tombstones(topic, topic_id):
+            if looked.record is not None:
+                records.append(looked.record)
+            if not yielding.due(looked.offsets + LOOKS_OF_A_RECORD * looked.changes):
                 continue
             next_offset = max(next_offset, self._written(shard, records))
             records = []

@@ -7,7 +7,7 @@ INV-GO6  an offset belongs to the topic whose id its record carries: one that ha
          proves it (T34): whoever leads next forgets what the leader of then had no time to forget
 INV-GO7  what open transactions have staged takes bounded memory: beyond PENDING_OFFSETS_MAX a transaction stages no more than a few offsets, in however
          many TxnOffsetCommits; a client that is told to wait asks again
-INV-GO8  whether an open transaction holds a partition's offset is known without looking through what any of them has staged
+INV-GO8  whether an open transaction holds a partition's offset, and which ones do, is known without looking through what any of them has staged
 The table is a function of the ledger alone: live == replay(log) after every step (B5). At a commit marker the pending
 offset wins iff its record lies behind the committed one's in the ledger; at an abort marker it is dropped (C44). A
 tombstone removes the committed offset and every pending one of that partition (C45).
@@ -95,29 +95,45 @@ class OffsetsToPut:
 
 @dataclass(slots=True)
 class _Staging:
-    """What open transactions hold of one group: which producers, and how many of them hold a partition (INV-GO8)."""
+    """What open transactions hold of one group: which producers, of all and of each partition (INV-GO8).
+
+    Nearly all partitions have one, whose id stands there alone: twenty thousand sets would take 4 MB.
+    """
 
     producers: set[ProducerId] = field(default_factory=set)
-    holders: dict[TopicPartition, int] = field(default_factory=dict)
+    holders: dict[TopicPartition, ProducerId | set[ProducerId]] = field(default_factory=dict)
 
-    def hold(self, tps: Iterable[TopicPartition]) -> None:
-        """Count one more that holds each of these."""
+    def hold(self, producer_id: ProducerId, tps: Iterable[TopicPartition]) -> None:
+        """Note that a producer holds each of these, which it did not."""
         holders = self.holders
         if not holders:
-            holders.update(dict.fromkeys(tps, 1))
+            holders.update(dict.fromkeys(tps, producer_id))
             return
         for tp in tps:
-            holders[tp] = holders.get(tp, 0) + 1
+            held_by = holders.setdefault(tp, producer_id)
+            if isinstance(held_by, set):
+                held_by.add(producer_id)
+            elif held_by != producer_id:
+                holders[tp] = {held_by, producer_id}
 
-    def let_go(self, tps: Iterable[TopicPartition]) -> None:
-        """Count one less for each of these."""
+    def let_go(self, producer_id: ProducerId, tps: Iterable[TopicPartition]) -> None:
+        """Note that a producer, which held each of these, does so no more."""
         holders = self.holders
         for tp in tps:
-            left = holders[tp] - 1
-            if left:
-                holders[tp] = left
+            held_by = holders[tp]
+            if isinstance(held_by, set):
+                held_by.remove(producer_id)
+                if len(held_by) == 1:
+                    holders[tp] = held_by.pop()
             else:
                 del holders[tp]
+
+    def holders_of(self, tp: TopicPartition) -> tuple[ProducerId, ...]:
+        """Return the producers that hold a partition, as of now."""
+        held_by = self.holders.get(tp)
+        if held_by is None:
+            return ()
+        return tuple(held_by) if isinstance(held_by, set) else (held_by,)
 
 
 @dataclass(slots=True)
@@ -220,7 +236,8 @@ class OffsetTable:
         staging.producers.add(producer_id)
         places = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
         self._weigh(producer_id, _weight(added.values()) - _weight_of(places, added))
-        staging.hold([tp for tp in added if tp not in places] if places else added)
+        anew = [tp for tp in added if tp not in places] if places else added
+        staging.hold(producer_id, anew)
         places.update(added)
 
     def _weigh(self, producer_id: ProducerId, by: int) -> None:
@@ -240,18 +257,15 @@ class OffsetTable:
             if not places:
                 del self.committed[key.group_id]
         staging = self._staging.get(key.group_id)
-        if staging is not None and key.tp in staging.holders:
-            for producer_id in tuple(staging.producers):
+        if staging is not None:
+            for producer_id in staging.holders_of(key.tp):
                 self._unstage(staging, key, producer_id)
 
     def _unstage(self, staging: _Staging, key: OffsetKey, producer_id: ProducerId) -> None:
         staged = self.pending[producer_id]
         held = staged[key.group_id]
-        gone = held.pop(key.tp, None)
-        if gone is None:
-            return
-        staging.let_go((key.tp,))
-        self._weigh(producer_id, -_weight((gone,)))
+        staging.let_go(producer_id, (key.tp,))
+        self._weigh(producer_id, -_weight((held.pop(key.tp),)))
         if not held:
             del staged[key.group_id]
             self._forget_producer(key.group_id, producer_id)
@@ -264,7 +278,7 @@ class OffsetTable:
         for group_id, staged in self.pending.pop(producer_id, {}).items():
             staging = self._staging[group_id]
             if len(staging.producers) > 1:
-                staging.let_go(staged)
+                staging.let_go(producer_id, staged)
             self._forget_producer(group_id, producer_id)
             if commit:
                 places = self.committed.setdefault(group_id, {})
@@ -296,20 +310,29 @@ class OffsetTable:
         """Return about how many offsets the group has: what it costs to look at all."""
         return len(self.committed.get(group_id, ())) + len(self.pending_partitions(group_id))
 
-    def of_topic(self, group_id: str, topic: str, topic_id: UUID) -> list[TopicPartition]:
-        """Return the partitions of a deleted topic with offsets in the group, without those that another one of its name has one of (INV-GO6)."""
+    def of_name(self, group_id: str, topic: str) -> list[TopicPartition]:
+        """Return the partitions with offsets in the group of any topic that has, or had, this name."""
         held = (self.committed.get(group_id, ()), self.pending_partitions(group_id))
-        found = {tp for partitions in held for tp in partitions if tp.topic == topic}
-        return sorted(tp for tp in found if self._ids_of(group_id, tp) <= {topic_id, None})
+        return sorted({tp for partitions in held for tp in partitions if tp.topic == topic})
+
+    def is_of(self, group_id: str, tp: TopicPartition, topic_id: UUID) -> bool:
+        """Return whether a partition has offsets in the group, and none of another topic of its name (INV-GO6)."""
+        ids = self._ids_of(group_id, tp)
+        return bool(ids) and ids <= {topic_id, None}
+
+    def holder_count(self, group_id: str, tp: TopicPartition) -> int:
+        """Return how many open transactions hold an offset of the partition."""
+        staging = self._staging.get(group_id)
+        return 0 if staging is None else len(staging.holders_of(tp))
 
     def _ids_of(self, group_id: str, tp: TopicPartition) -> set[UUID | None]:
         """Return the ids of the topics that the offsets of a partition belong to, as far as these are known."""
         place = self.lookup(group_id, tp)
         ids: set[UUID | None] = set() if place is None else {place.topic_id}
         staging = self._staging.get(group_id)
-        if staging is not None and tp in staging.holders:
-            staged = (self.pending[each][group_id].get(tp) for each in staging.producers)
-            ids.update(each.topic_id for each in staged if each is not None)
+        if staging is not None:
+            staged = (self.pending[each][group_id][tp] for each in staging.holders_of(tp))
+            ids.update(each.topic_id for each in staged)
         return ids
 
     def has_offsets(self, group_id: str) -> bool:

@@ -11,7 +11,7 @@ A marker for an inactive shard is in the ledger already, and the next load repla
 Not here: requests and time (`coordinator`).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Final
@@ -54,6 +54,15 @@ EndOf = Callable[[TopicPartition], int | None]
 GENERATION_JUMP: Final = 1 << 16
 GENERATION_MASK: Final = (1 << 31) - 1
 RECORDS_PER_BATCH: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One step of looking through all groups: how many offsets were looked at, how many of them change, and the record that does it."""
+
+    offsets: int
+    changes: int
+    record: KeyValue | None = None
 
 
 @unique
@@ -215,10 +224,20 @@ class Shard:
             return [(encode_group_key(GroupKey(group_id)), None)]
         return [(encode_modern_key(key), None) for key in modern.tombstones()]
 
-    def topic_tombstones(self, group_id: str, topic: str, topic_id: UUID) -> list[KeyValue]:
-        """Return the records that end a group's offsets of a deleted topic, pending ones too."""
-        partitions = self.table.of_topic(group_id, topic, topic_id)
-        return [(encode_offset_key(OffsetKey(group_id, tp)), None) for tp in partitions]
+    def topic_tombstones(self, topic: str, topic_id: UUID) -> Iterator[Looked]:
+        """Go through all groups for the records that end the offsets of a deleted topic, pending ones too.
+
+        What comes next is judged by then: others may be served in between, once what came so far is written.
+        """
+        table = self.table
+        for group_id in table.group_ids():
+            yield Looked(table.offset_count(group_id), 1)
+            for tp in table.of_name(group_id, topic):
+                changes = 1 + table.holder_count(group_id, tp)
+                if table.is_of(group_id, tp, topic_id):
+                    yield Looked(0, changes, (encode_offset_key(OffsetKey(group_id, tp)), None))
+                else:
+                    yield Looked(changes, 0)
 
     def clamp(
         self, end_of: EndOf, *, wall_ms: int, region_epoch: RegionEpoch

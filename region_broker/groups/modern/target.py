@@ -2,11 +2,12 @@
 
 The assignment epoch never goes above the group epoch, and a target is computed for the group epoch alone. Every change
 is a record; a `Draft` shows what the group will be once they are written.
-INV-NN3  what the patterns of a group stand for fits one batch of records
+INV-NN3  of what the patterns of a group stand for a heartbeat writes as many as fit one batch of records, at least one, and the next one goes on: no
+         topic that comes ends a group
 Not here: who asks (`heartbeat`), the assignors.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -18,7 +19,6 @@ from region_broker.groups.modern.assignors.assignment import (
 )
 from region_broker.groups.modern.assignors.range_assignor import RANGE, assign_range
 from region_broker.groups.modern.assignors.uniform_assignor import UNIFORM, assign_uniform
-from region_broker.groups.modern.messages import Refused
 from region_broker.groups.modern.records import (
     GroupEpoch,
     ModernValue,
@@ -31,7 +31,6 @@ from region_broker.groups.modern.records import (
 from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.ports import Topic
 from region_broker.groups.records import ModernKey, ModernKind
-from region_broker.groups.verdicts import GroupVerdict
 from region_broker.limits import GROUP_RESOLVED_BYTES_MAX
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {UNIFORM: assign_uniform, RANGE: assign_range}
@@ -107,24 +106,29 @@ def _is_resolved_anew(group: ConsumerGroup, pattern: str, view: TopicView) -> bo
 
 
 def refresh_topics(draft: Draft, view: TopicView) -> bool:
-    """Write what patterns stand for and the subscribed topics; tell whether anything changed. Raises `Refused`."""
-    group = draft.group
-    anew = [each for each in sorted(group.patterns()) if _is_resolved_anew(group, each, view)]
-    _check_resolved(sum(len(name) for each in anew for name in view.resolved[each]))
+    """Write what patterns stand for, as far as it fits (INV-NN3), and the subscribed topics; tell whether anything changed."""
+    anew = list(_that_fit(patterns_left(draft.group, view), view))
     for pattern in anew:
         value = ResolvedRegex(view.resolved[pattern], view.version, view.wall_ms)
         draft.put(ModernKind.REGEX, value, pattern)
     return write_topics(draft, view) or bool(anew)
 
 
-def _check_resolved(size_bytes: int) -> None:
-    """Refuse what would not fit one batch (INV-NN3)."""
-    if size_bytes > GROUP_RESOLVED_BYTES_MAX:
-        raise Refused(
-            GroupVerdict.REQUEST_TOO_LARGE,
-            f"The patterns of this group stand for topics with {size_bytes} letters together, of {GROUP_RESOLVED_BYTES_MAX} allowed; subscribe by "
-            f"fewer patterns, or by some that stand for fewer topics.",
-        )
+def patterns_left(group: ConsumerGroup, view: TopicView) -> list[str]:
+    """Return the patterns that stand for others than the group has of them, and first of all those that it has nothing of: a member has just come."""
+    left = (each for each in group.patterns() if _is_resolved_anew(group, each, view))
+    return sorted(left, key=lambda each: (each in group.regexes, each))
+
+
+def _that_fit(patterns: Iterable[str], view: TopicView) -> Iterator[str]:
+    """Yield the first of these that fit one batch; one alone always does."""
+    size_bytes = 0
+    for pattern in patterns:
+        more_bytes = sum(map(len, view.resolved[pattern]))
+        if size_bytes and size_bytes + more_bytes > GROUP_RESOLVED_BYTES_MAX:
+            return
+        size_bytes += more_bytes
+        yield pattern
 
 
 def write_topics(draft: Draft, view: TopicView) -> bool:

@@ -2,10 +2,12 @@
 
 INV-NX8  where a group knows what its patterns stood for, that counts until it is known what they stand for now: no heartbeat waits for what takes long,
          its own or other groups' (Kafka resolves patterns behind the heartbeat too)
+INV-NX10 what fails behind a heartbeat is logged, and begun again by the next heartbeat: it ends no other task of the groups, nor their node
 Not here: resolving (`patterns`), who may see what (`sight`), what a change of topics means (`target`).
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -15,10 +17,11 @@ from region_broker.groups.modern.messages import HeartbeatRequest, Refused
 from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.sight import Looks, look_ahead, patterns_seen
 from region_broker.groups.modern.state import ConsumerGroup
-from region_broker.groups.modern.target import TopicView
+from region_broker.groups.modern.target import TopicView, patterns_left
 from region_broker.groups.ports import GroupPorts, Topic
 from region_broker.groups.verdicts import GroupVerdict
 
+_log: Final = logging.getLogger("tidemark.groups")
 _TRIES: Final = 3
 Topics: TypeAlias = Mapping[str, Topic]
 
@@ -40,7 +43,9 @@ class Compared:
         return self._outdated
 
     def note(self, group: ConsumerGroup, request: HeartbeatRequest, view: TopicView) -> None:
-        """Note that a member of the group, as it is now, was shown this view."""
+        """Note that a member of the group, as it is now, was shown this view; not yet where the next heartbeat is to write the rest of it (INV-NN3)."""
+        if view.is_news and patterns_left(group, view):
+            return
         self.seen = view.as_of
         self.looks.note(group, request, view.as_of)
 
@@ -96,8 +101,18 @@ class TopicWatch:
         if self._tasks is None or group_id in self._behind:
             return
         self._behind.add(group_id)
-        task = self._tasks.create_task(self._patterns.resolve(group_id, patterns))
+        task = self._tasks.create_task(self._look_up(group_id, patterns))
         task.add_done_callback(lambda _: self._behind.discard(group_id))
+
+    async def _look_up(self, group_id: str, patterns: set[str]) -> None:
+        """Resolve patterns while nobody waits for it, who would be told what failed (INV-NX10)."""
+        try:
+            await self._patterns.resolve(group_id, patterns)
+        except AssertionError:
+            raise
+        except Exception:  # noqa: BLE001 - it is logged, and the next heartbeat begins it again
+            # As where a node has no thread to spare. The group goes on by what its patterns stood for.
+            _log.exception("what the patterns of group %s stand for now is not known", group_id)
 
     def _matched(
         self, group: ConsumerGroup | None, request: HeartbeatRequest, compared: Compared

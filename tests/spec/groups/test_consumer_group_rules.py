@@ -17,12 +17,14 @@ from region_broker.groups.modern import heartbeat, target
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
 from region_broker.groups.modern.patterns import resolver
 from region_broker.groups.modern.patterns.resolver import Patterns
+from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.offset_service import Asker
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.limits import GROUP_PATTERNS_MAX
 from tests.unit.region_broker.groups.fakes import (
     Fixture,
+    HeldMatching,
     HeldThreads,
     MemoryLedger,
     join_request,
@@ -58,6 +60,10 @@ def own(topic_id: UUID, *partitions: int) -> Told:
 
 def state(fixture: Fixture) -> str:
     return fixture.groups.describe_modern("g").state
+
+
+def modern(fixture: Fixture) -> ConsumerGroup:
+    return fixture.groups.shards[fixture.groups.shard_of("g")].table.modern["g"]
 
 
 # --- reconciliation -------------------------------------------------------------------------------
@@ -426,6 +432,56 @@ async def test_INV_NX8_a_heartbeat_does_not_wait_for_patterns_that_take_long(
         fixture.assert_live_is_replay()
 
 
+async def test_INV_NX9_groups_end_though_a_pattern_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. A topic comes, and a tenant's pattern takes minutes. 2. The region switches, or the node stops: each waits for the end of its groups."""
+    matching = HeldMatching(monkeypatch)
+    fixture = Fixture()
+    for name in "abc":
+        fixture.topics.put(name, 1)
+    async with asyncio.TaskGroup() as tasks:
+        service = tasks.create_task(fixture.groups.run())
+        await settle()
+        await fixture.groups.load()
+        assert (await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")).verdict is V.OK
+        matching.hold()
+        fixture.topics.put("d", 1)
+        assert (await beat(fixture, "A", 1)).verdict is V.OK
+        await matching.begun.wait()
+        await fixture.groups.resign()
+        service.cancel()
+        await settle()
+        matching.let_go()
+    assert matching.looked == ["a"]
+
+
+async def test_INV_NX10_what_fails_behind_a_heartbeat_is_begun_again_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that has no thread to spare for a moment ended, with all its groups."""
+    monkeypatch.setattr(resolver, "INLINE_STEPS_MAX", -1)
+    fixture, orders = fixture_of(1)
+    async with running(fixture):
+        await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")
+        bills = fixture.topics.put("bills", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "to_thread", _no_thread)
+            assert (await beat(fixture, "A", 1)).assignment is None
+            await settle()
+        assert "can't start new thread" in caplog.text
+        HeldThreads(monkeypatch).let_go()
+        assert (await beat(fixture, "A", 1)).assignment is None
+        await settle()
+        both = await beat(fixture, "A", 1)
+        assert both.assignment == own(orders, 0) | own(bills, 0)
+        fixture.assert_live_is_replay()
+
+
+async def _no_thread(*_said: Any) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 async def test_INV_ND5_a_member_is_heard_before_its_pattern_is_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -482,22 +538,51 @@ async def test_INV_NN2_a_heartbeat_without_news_looks_up_no_topics(
         fixture.assert_live_is_replay()
 
 
-async def test_INV_NN3_what_patterns_stand_for_fits_one_batch(
+@pytest.mark.parametrize("letters", [10, 20])
+async def test_INV_NN3_what_patterns_stand_for_comes_with_as_many_heartbeats_as_it_takes(
+    monkeypatch: pytest.MonkeyPatch, letters: int
+) -> None:
+    """Twenty patterns that stand for all of 27,000 topics with long names were more than a node copies from another at once; and a
+    group whose members had come one by one was refused as a whole once a topic came that all of them match.
+    """
+    monkeypatch.setattr(target, "GROUP_RESOLVED_BYTES_MAX", letters)
+    fixture, _ = fixture_of(1)
+    async with running(fixture):
+        epochs = dict[str, int]()
+        for member_id, pattern in (("A", ".*"), ("B", "o.*"), ("C", "or.*")):
+            joined = await beat(fixture, member_id, 0, topic_names=(), topic_regex=pattern)
+            epochs[member_id] = joined.member_epoch
+        fixture.topics.put("others", 1)
+        left = [{"o.*"}, set[str](), set[str]()]
+        for member_id, missing in zip("ABC", left, strict=True):
+            group_epoch = modern(fixture).group_epoch
+            told = await beat(fixture, member_id, epochs[member_id])
+            assert told.verdict is V.OK
+            assert modern(fixture).group_epoch - group_epoch == (member_id != "C")
+            known = {each for each, value in modern(fixture).regexes.items() if "others" in value.topic_names}  # fmt: skip
+            assert known == {".*", "o.*"} - missing
+        before = fixture.ledger.batches
+        joined = await beat(fixture, "D", 0, topic_names=(), topic_regex="oth.*")
+        assert modern(fixture).regexes["oth.*"].topic_names == ("others",)
+        assert fixture.ledger.batches == before + 1
+        fixture.assert_live_is_replay()
+
+
+async def test_INV_NN3_a_member_that_comes_gets_what_its_own_pattern_stands_for_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Twenty patterns that stand for all of 27,000 topics with long names were more than a node copies from another at once."""
-    monkeypatch.setattr(target, "GROUP_RESOLVED_BYTES_MAX", 10)
-    fixture, orders = fixture_of(1)
+    monkeypatch.setattr(target, "GROUP_RESOLVED_BYTES_MAX", 20)
+    fixture, _ = fixture_of(1)
     async with running(fixture):
-        joined = await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")
-        assert joined.assignment == own(orders, 0)
-        assert (await beat(fixture, "B", 0, topic_names=(), topic_regex="o.*")).verdict is V.OK
-        before = fixture.ledger.batches
-        fixture.topics.put("others", 1)
-        refused = await beat(fixture, "A", 1)
-        assert refused.verdict is V.REQUEST_TOO_LARGE
-        assert "24 letters" in (refused.message or "")
-        assert fixture.ledger.batches == before
+        for member_id, pattern in (("A", "(a|o).*"), ("B", "(b|o).*")):
+            await beat(fixture, member_id, 0, topic_names=(), topic_regex=pattern)
+        others = fixture.topics.put("others", 3)
+        joined = await beat(fixture, "C", 0, topic_names=(), topic_regex="o.*")
+        assert joined.assignment == own(others, 0, 1, 2), "nobody else knows of it yet"
+        for _ in range(2):
+            assert (await beat(fixture, "C", joined.member_epoch)).verdict is V.OK
+        assert {each.topic_names for each in modern(fixture).regexes.values()} == {("orders", "others")}  # fmt: skip
+        fixture.assert_live_is_replay()
 
 
 async def test_INV_ND4_a_member_that_does_not_say_what_it_reads_is_written_again_once_at_a_time() -> (

@@ -383,6 +383,64 @@ async def test_INV_GC5_offsets_that_are_looked_at_for_nothing_give_way_too(what:
         assert fixture.ledger.batches == batches
 
 
+async def test_INV_GC5_a_topic_is_forgotten_a_few_partitions_of_a_group_at_a_time() -> None:
+    """Half a million offsets that transactions held open of one group went in one step of seconds. What is staged for a namesake meanwhile stays."""
+    clock = TurnClock()
+    fixture, count = Fixture(clock=clock), 100
+    async with running(fixture):
+        fixture.topics.put("t", count, number=1)
+        for number in range(30):
+            producer = TxnProducer(ProducerId(number), ProducerEpoch(0))
+            staged = await fixture.groups.txn_commit_offsets(commit_of(*range(count)), producer)
+            assert staged.verdict is V.OK
+        fixture.topics.drop("t")
+        turns = clock.turns
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fixture.groups.forget_topic("t", UUID(int=1)))
+            await asyncio.sleep(0)
+            table = fixture.groups.shards[fixture.groups.shard_of("g")].table
+            assert 0 < table.offset_count("g") < count
+            fixture.topics.put("t", count, number=2)
+            await fixture.groups.txn_commit_offsets(commit_of(count - 1), PRODUCER)
+        assert clock.turns - turns >= 10
+        assert table.partitions("g") == [tp(count - 1, "t")]
+        fixture.end_transaction("g", PRODUCER.producer_id, commit=True)
+        assert await offsets(fixture) == [count - 1]
+        fixture.assert_live_is_replay()
+
+
+class CountedLooks(dict[Any, Any]):
+    """Counts how often something is looked up in it."""
+
+    looks = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(key)
+
+
+async def test_INV_GO8_a_topic_is_deleted_without_a_look_at_transactions_that_hold_others() -> None:
+    """A thousand transactions, with an offset each in a thousand partitions of one group, were looked up a million times in one step."""
+    fixture, count = Fixture(), 60
+    async with running(fixture):
+        fixture.topics.put("t", count, number=1)
+        producers = [TxnProducer(ProducerId(n), ProducerEpoch(0)) for n in range(count + 2)]
+        for number, producer in enumerate(producers[:count]):
+            staged = await fixture.groups.txn_commit_offsets(commit_of(number), producer)
+            assert staged.verdict is V.OK
+        for producer in producers[count:]:
+            await fixture.groups.txn_commit_offsets(commit_of(0, 1), producer)
+        fixture.end_transaction("g", producers[0].producer_id, commit=False)
+        table = fixture.groups.shards[fixture.groups.shard_of("g")].table
+        table.pending = counted = CountedLooks(table.pending)
+        fixture.topics.drop("t")
+        await fixture.groups.forget_topic("t", UUID(int=1))
+        assert counted.looks <= 3 * count
+        assert not table.pending
+        assert not table.has_offsets("g")
+        fixture.assert_live_is_replay()
+
+
 async def test_INV_GO6_a_ledger_that_fails_keeps_no_topic_from_being_deleted() -> None:
     """The topic is gone by then: who is told anything else, or nothing, asks again for what is not there, and for no other of the request."""
     fixture = Fixture()

@@ -4,12 +4,15 @@ INV-NX1  the event loop is not held up: what would take long runs in a thread, o
 INV-NX2  ledgers are topics that no pattern stands for
 INV-NX6  a group has few patterns, and one turn among all groups that wait for theirs; nothing is looked up for who is no member
 INV-NX7  a pattern that is quick waits for no thread that is at another one
+INV-NX9  a thread that nobody waits for any more looks at no further name: whoever asked is gone, or the node changes its role or ends, which waits for
+         it
 Not here: the syntax (`topic_regex`), what a change of topics means (`target`).
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from threading import Event
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -79,12 +82,17 @@ class Patterns:
             regex, topics = self._regex(pattern), self._topics
             self._in_thread = pattern
             try:
-                # Whoever waits may be gone by then: the next one waits for the thread all the same.
-                found = await to_its_end(asyncio.to_thread(regex.those_of, self._names))
+                found = await self._in_a_thread(regex)
             finally:
                 self._in_thread = None
             if self._topics is topics:
                 self._resolved[pattern] = found
+
+    async def _in_a_thread(self, regex: TopicRegex) -> tuple[str, ...]:
+        """Return which names match; whoever waits may be gone by then: the next one waits for the thread all the same, and not for long (INV-NX9)."""
+        is_given_up = Event()
+        names = _until(is_given_up, self._names)
+        return await to_its_end(asyncio.to_thread(regex.those_of, names), is_given_up.set)
 
     def _look(self) -> None:
         """Forget what patterns stood for if the topics are others now."""
@@ -115,3 +123,11 @@ class Patterns:
             if len(self._compiled) > COMPILED_MAX:
                 self._compiled.popitem(last=False)
         return regex
+
+
+def _until(is_given_up: Event, names: Iterable[str]) -> Iterator[str]:
+    """Yield names for as long as somebody waits for what comes of them."""
+    for name in names:
+        if is_given_up.is_set():
+            return
+        yield name

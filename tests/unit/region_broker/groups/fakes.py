@@ -1,6 +1,7 @@
 """Ports of the group coordinator for tests: a clock that is moved by hand, a ledger in memory."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from region_broker.groups.messages import (
     SyncOutcome,
     SyncRequest,
 )
+from region_broker.groups.modern.patterns import resolver
+from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.offsets import OffsetTable
 from region_broker.groups.ports import (
     Appended,
@@ -196,6 +199,35 @@ class HeldThreads:
         return work(*said)
 
     def hold(self) -> None:
+        self._goes_on.clear()
+
+    def let_go(self) -> None:
+        self._goes_on.set()
+
+
+class HeldMatching:
+    """Each name of a topic that a pattern is matched against takes as long as wanted, in a real thread; `looked` has those that were looked at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looked: list[str] = []
+        self.begun = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        matches = TopicRegex.matches
+
+        def held(regex: TopicRegex, name: str) -> bool:
+            self.looked.append(name)
+            self._loop.call_soon_threadsafe(self.begun.set)
+            assert self._goes_on.wait(30), "nobody let it go"
+            return matches(regex, name)
+
+        monkeypatch.setattr(resolver, "INLINE_STEPS_MAX", -1)
+        monkeypatch.setattr(TopicRegex, "matches", held)
+
+    def hold(self) -> None:
+        self.looked.clear()
+        self.begun.clear()
         self._goes_on.clear()
 
     def let_go(self) -> None:

@@ -87,3 +87,14 @@ async def test_INV_UB1_work_has_begun_also_where_its_caller_is_cancelled_at_once
         waiting.cancel()
         may_end.set()
     assert ended == ["ended"]
+
+
+async def test_INV_UB2_work_is_told_that_nobody_wants_it_any_more() -> None:
+    told = asyncio.Event()
+    caller = asyncio.get_running_loop().create_task(to_its_end(told.wait(), told.set))
+    await asyncio.sleep(0)
+    assert not told.is_set()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert told.is_set()

@@ -8,11 +8,15 @@ from typing import Any, cast
 import pytest
 
 from idempotency.identity import RegionEpoch
+from region_broker.groups.modern.messages import HeartbeatRequest
+from region_broker.groups.verdicts import GroupVerdict
 from region_broker.log.failures import NotLeader
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.region.ports import RegionLog, RoleServices, RoundFailed, Term
 from region_broker.region.role import NodeIdentity, RegionRole
+from region_broker.region.role_sides import GroupRole
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
+from tests.unit.region_broker.groups import fakes
 
 REGION_EPOCH = RegionEpoch(8)
 TERM = Term(REGION_EPOCH, LEADER_EPOCH, "eu")
@@ -51,7 +55,7 @@ async def _opened_cut_leader(_term: object, _adopts: bool) -> Any:
 class Services:
     """A role with real logs, and coordinators that only say what they are told."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: GroupRole | None = None) -> None:
         self.some: Fixture = fixture(leads=False)
         self.said: list[str] = []
         self.committed = asyncio.Event()
@@ -60,7 +64,7 @@ class Services:
             logs=self._logs,
             settle_logs=self._settle_logs,
             transactions=cast("Any", Coordinator(self.said, "transactions", self)),
-            groups=cast("Any", Coordinator(self.said, "groups", self)),
+            groups=groups or cast("Any", Coordinator(self.said, "groups", self)),
             open_cut_leader=_opened_cut_leader,
             open_link=cast("Any", None),
             settle_commits=self._settle_commits,
@@ -90,8 +94,8 @@ class Services:
 
 
 @asynccontextmanager
-async def played() -> AsyncIterator[Services]:
-    services = Services()
+async def played(groups: GroupRole | None = None) -> AsyncIterator[Services]:
+    services = Services(groups)
     running = asyncio.get_running_loop().create_task(services.role.run())
     yield services
     running.cancel()
@@ -202,6 +206,35 @@ async def test_INV_LSH5_a_node_follows_before_changes_under_way_have_ended() -> 
             assert services.role.serving is None
         with pytest.raises(NotLeader):
             waiting.result()
+
+
+async def test_INV_NX9_no_pattern_of_a_group_holds_up_a_change_of_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. A tenant's pattern is looked up in a thread, for minutes. 2. Another region asks for a promise: the role ends when its services have."""
+    matching = fakes.HeldMatching(monkeypatch)
+    some = fakes.Fixture()
+    for name in "abc":
+        some.topics.put(name, 1)
+    async with played(GroupRole(some.groups)) as services:
+        await services.act()
+        await fakes.settle()
+        joins = HeartbeatRequest(
+            group_id="g", member_id="A", member_epoch=0, rebalance_timeout_ms=60_000,
+            topic_names=(), topic_regex=".*", owned={},
+        )  # fmt: skip
+        joined = await some.groups.consumer_heartbeat(joins)
+        assert joined.verdict is GroupVerdict.OK
+        matching.hold()
+        some.topics.put("d", 1)
+        goes_on = HeartbeatRequest(group_id="g", member_id="A", member_epoch=joined.member_epoch)
+        assert (await some.groups.consumer_heartbeat(goes_on)).verdict is GroupVerdict.OK
+        await matching.begun.wait()
+        fencing = asyncio.get_running_loop().create_task(services.role.fence("another one acts"))
+        await fakes.settle()
+        matching.let_go()
+        await fencing
+    assert matching.looked == ["a"]
 
 
 async def test_INV_RR8_a_region_that_took_over_acts_steadily_once_readers_are_back() -> None:

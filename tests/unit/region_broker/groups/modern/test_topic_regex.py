@@ -1,7 +1,7 @@
 """Patterns of topics: RE2's syntax (its documented table), whole names, bounded work."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.ports import Topic
 from region_broker.limits import TOPIC_REGEX_BYTES_MAX, TOPIC_REGEX_STATES_MAX
-from tests.unit.region_broker.groups.fakes import HeldThreads
+from tests.unit.region_broker.groups.fakes import HeldMatching, HeldThreads, settle
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,12 @@ async def test_INV_NX1_what_takes_a_thread_goes_by_the_letters_of_all_names(
     """`.*` has few states; over three thousand names of thirty letters it took 45 ms."""
     threads: list[int] = []
 
-    async def in_thread(work: Callable[[list[str]], tuple[str, ...]], names: list[str]) -> Any:
-        threads.append(len(names))
-        return work(names)
+    async def in_thread(
+        work: Callable[[Iterable[str]], tuple[str, ...]], names: Iterable[str]
+    ) -> Any:
+        looked = list(names)
+        threads.append(len(looked))
+        return work(looked)
 
     monkeypatch.setattr(asyncio, "to_thread", in_thread)
     names = [f"service-{number:022}" for number in range(3_000)]
@@ -211,3 +214,27 @@ async def test_INV_NX1_who_is_gone_leaves_no_thread_beside_the_next_one(
         threads.let_go()
     assert gone.cancelled()
     assert patterns.known(["b"], topics) == {"b": ("b",)}
+
+
+async def test_INV_NX9_a_thread_that_nobody_waits_for_looks_at_no_further_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pattern may take minutes over all topics: whoever asks next, and a node that ends, waited for all of it."""
+    matching = HeldMatching(monkeypatch)
+    matching.hold()
+    topics = topics_of("a", "b", "c")
+    patterns = Patterns(lambda: topics)
+    async with asyncio.TaskGroup() as tasks:
+        gone = tasks.create_task(patterns.resolve("g", [".*"]))
+        await matching.begun.wait()
+        gone.cancel()
+        next_one = tasks.create_task(patterns.resolve("h", ["[ab]"]))
+        await settle()
+        assert not gone.done(), "one thread at a time"
+        assert matching.looked == ["a"]
+        matching.let_go()
+        await next_one
+    assert gone.cancelled()
+    assert matching.looked == ["a", *"abc"]
+    assert patterns.known([".*"], topics) is None
+    assert patterns.known(["[ab]"], topics) == {"[ab]": ("a", "b")}
