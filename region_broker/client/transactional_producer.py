@@ -226,9 +226,10 @@ class TransactionalProducer:
             self._condemn(kafka_error(error))
             return
         self._began_s = _NOT_OPEN
-        # Aborting may have taken a new producer id (KIP-360), in another region epoch.
+        # Aborting may have taken a new producer id (KIP-360), in another region epoch, too.
+        followed = await self._followed_own()
         epoch = await self._verdicts.region_epoch() if self._verdicts.can_ask else None
-        self._usable = epoch == self._region_epoch and await self._followed_own()
+        self._usable = followed and epoch == self._region_epoch
 
     async def _commit_or_repeat(self, transaction: Transaction) -> None:
         while True:

@@ -22,11 +22,12 @@ LOST = KafkaError(KafkaError._TIMED_OUT)
 
 
 def pair(
-    producer_epoch: int, region_epoch: RegionEpoch, state: str = "empty", *, last: int | None = -1, producer_id: int = 7
+    producer_epoch: int, region_epoch: RegionEpoch, state: str = "empty", *, last: int | None = -1, producer_id: int = 7,
+    previous_id: int | None = None,
 ) -> Standing:  # fmt: skip
     return Standing(
         state, ProducerId(producer_id), ProducerEpoch(producer_epoch), region_epoch,
-        None if last is None else ProducerEpoch(last),
+        None if last is None else ProducerEpoch(last), None if previous_id is None else ProducerId(previous_id),
     )  # fmt: skip
 
 
@@ -60,13 +61,14 @@ class Kafka:
 
     def __init__(self) -> None:
         self.error: KafkaError | None = None
+        self.on_abort: Callable[[], None] = lambda: None
 
     def begin_transaction(self) -> None:
         if self.error is not None:
             raise KafkaException(self.error)
 
     def abort_transaction(self, _timeout_s: float) -> None:
-        """Nothing is open."""
+        self.on_abort()
 
     def flush(self, _timeout_s: float) -> int:
         return 0
@@ -111,6 +113,12 @@ class Instance:
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Instance:
     return Instance(monkeypatch)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Instance:
+    """One that waits for nobody."""
+    return Instance(monkeypatch, recovery_s=0.000_001)
 
 
 async def began(instance: Instance) -> Regions:
@@ -178,9 +186,9 @@ async def test_INV_CP21_a_region_that_does_not_tell_is_asked_again(instance: Ins
 
 
 async def test_INV_CP21_while_nobody_tells_no_producer_id_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+    hasty: Instance,
 ) -> None:
-    instance = Instance(monkeypatch, recovery_s=0.000_001)
+    instance = hasty
     regions = await began(instance)
     regions.acting, regions.silent_count = SWITCHED, 1_000
     for _ in range(2):
@@ -241,3 +249,62 @@ def test_INV_CP20_an_abort_that_brought_the_next_epoch_is_followed_and_another_i
     assert not succession.is_anothers(pair(5, BEFORE, "complete_abort", last=4), timed_out=False)
     assert succession.is_anothers(pair(5, BEFORE, "complete_abort"), timed_out=False)
     assert not succession.is_anothers(pair(5, BEFORE, "complete_abort"), timed_out=True)
+
+
+@pytest.mark.parametrize(
+    "bumped",
+    [
+        pair(4, SWITCHED, last=3),
+        pair(0, SWITCHED, producer_id=11, last=3, previous_id=7),  # over a failover (T22)
+    ],
+)
+def test_INV_CP20_an_abort_that_brought_the_next_pair_in_another_region_epoch_is_the_own(
+    bumped: Standing,
+) -> None:
+    succession = Succession()
+    succession.hold(OWN)
+    assert not succession.is_anothers(bumped, timed_out=False)
+    succession.follow(bumped)
+    assert succession.is_anothers(pair(6, SWITCHED, "ongoing"), timed_out=False)
+    assert not succession.is_anothers(bumped, timed_out=False)
+
+
+@pytest.mark.parametrize(
+    "stands",
+    [
+        pair(4, SWITCHED),
+        pair(4, SWITCHED, "complete_abort", last=None),
+        pair(5, SWITCHED, last=4),
+        pair(0, SWITCHED, producer_id=11, last=4, previous_id=7),
+        pair(0, SWITCHED, producer_id=11, last=3, previous_id=8),
+        pair(0, SWITCHED, producer_id=11),
+    ],
+)
+def test_INV_CP20_what_was_not_bumped_for_the_own_pair_is_anothers(stands: Standing) -> None:
+    succession = Succession()
+    succession.hold(OWN)
+    succession.follow(stands)
+    assert succession.is_anothers(stands, timed_out=False)
+
+
+@pytest.mark.parametrize("silent_count", [0, 1_000])
+@pytest.mark.parametrize(
+    "bumped",
+    [pair(4, SWITCHED, last=3), pair(0, SWITCHED, producer_id=11, last=3, previous_id=7)],
+)
+async def test_INV_CP20_an_abort_that_takes_a_pair_of_the_next_region_epoch_does_not_end_the_producer(
+    hasty: Instance, bumped: Standing, silent_count: int
+) -> None:
+    regions = await began(hasty)
+
+    def bump() -> None:
+        regions.acting, regions.stands, regions.silent_count = SWITCHED, bumped, silent_count
+
+    hasty.kafkas[-1].on_abort = bump
+    with pytest.raises(ValueError, match="the application's"):
+        async with hasty.producer.transaction():
+            raise ValueError("the application's")
+    regions.silent_count = 0
+    async with hasty.producer.transaction():
+        pass
+    assert hasty.given_count == 2, "its pair is told to belong to the region epoch that acts"
