@@ -8,9 +8,10 @@ The region epoch of a pair is the one that gave it out. A planned switch changes
 force (INV-TC14), so it says nothing of who has been given one since; only a failover fences them all (T22).
 
 Where no answer came, the producer may hold what it does not know of. So a pair under a region epoch that it asked under since
-counts as its own, and so does the next epoch where the region aborted what was open:
+counts as its own while nothing was begun with it, and so does the next epoch where the region aborted what was open:
 
-    bumped for the producer's own pair      `last_producer_epoch` names it: by an abort of its own (KIP-360), by a failover
+    bumped for the producer's own pair      `last_producer_epoch` names it, and `previous_producer_id` where the id is another one:
+                                            by an abort of its own (KIP-360), in whichever region epoch, or by a failover
     bumped by the region, after a time-out  the transaction was open for that long; another instance would have ended it
 
 It counts on TV1, as librdkafka speaks it: a commit leaves the pair as it is.
@@ -24,6 +25,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.client.verdicts import Standing
 
 _IDLE: Final = "empty"
+_BEGUN: Final = frozenset({"ongoing", "prepare_commit", "complete_commit"})
 _ABORTED_BY_REGION: Final = frozenset({"prepare_abort", "complete_abort", "prepare_epoch_fence"})
 
 
@@ -71,14 +73,16 @@ class Succession:
         """
         own = self._own
         assert own is not None, "INV-CP20: nothing to compare with"
-        if standing is None or standing.region_epoch in self._asked_under:
+        if standing is None or self._may_be_what_was_asked_for(standing):
+            return False
+        if self._was_bumped_for_own(standing):
             return False
         if standing.region_epoch != own.region_epoch:
             # One from before ours stands where a failover has lost ours.
             return standing.region_epoch > own.region_epoch
         if standing.producer_id != own.producer_id:
             return True
-        if standing.producer_epoch <= own.producer_epoch or self._was_bumped_for_own(standing):
+        if standing.producer_epoch <= own.producer_epoch:
             return False
         return not (timed_out and self.was_ended_by_region(standing))
 
@@ -93,13 +97,22 @@ class Succession:
             and self._is_next_of_own(standing)
         )
 
+    def _may_be_what_was_asked_for(self, standing: Standing) -> bool:
+        """Return whether no answer told of it: what this producer does not know of it has begun nothing with."""
+        return standing.region_epoch in self._asked_under and standing.state not in _BEGUN
+
     def _was_bumped_for_own(self, standing: Standing) -> bool:
-        own = self._own
-        if own is None or not self._is_next_of_own(standing):
+        own, last = self._own, standing.last_producer_epoch
+        if own is None:
             return False
-        last = standing.last_producer_epoch
+        if standing.previous_producer_id is not None:  # whose last epoch it is (INV-TT2)
+            return (standing.previous_producer_id, last) == (own.producer_id, own.producer_epoch)
+        if not self._is_next_of_own(standing):
+            return False
         if last is None:  # a region of an older version, which does not tell
-            return standing.state in _ABORTED_BY_REGION
+            return (
+                standing.region_epoch == own.region_epoch and standing.state in _ABORTED_BY_REGION
+            )
         return last == own.producer_epoch
 
     def _is_next_of_own(self, standing: Standing) -> bool:

@@ -10,7 +10,7 @@ class Timeouts:
     connect_s: float = 30.0
     """Until the first broker answers, at the start."""
     call_s: float = 10.0
-    """One call that librdkafka may be asked to go on with."""
+    """One call that librdkafka may be asked to go on with; a request for another producer id, between two looks at who has it."""
     commit_s: float = 30.0
     """A commit, before its outcome is looked for elsewhere."""
     recovery_s: float = 90.0

@@ -7,6 +7,8 @@ INV-CP3  a fence by failover (rule T22: every transactional producer gets a new 
         producer and repeats the transaction, and so does one by the region itself, which aborts what is open for too
         long; a fence by another instance, also one that began before a planned switch or after a failover, is an error,
         and never answered by fencing that one; nor is one while no region tells whose the id is
+INV-CP22 whoever held a producer id looks whose it is before each request for another one, and such a request is short: while it
+        waits for a region, another instance may be given the id
 The region epoch that a verdict is asked with is the one that the producer id was given out in: it was the same before
 and after InitProducerId, and is known or None, never assumed. A transaction that commits a consumer's position is not
 repeated here after a failover or a rebalance: what was read before it may have been cut off too, so the consumer goes
@@ -127,6 +129,9 @@ class TransactionalProducer:
     async def start(self) -> None:
         """Obtain a producer id; waits through a failover, then raises `Unreachable`."""
         self._started = True
+        # Whoever starts means to take the id.
+        self._last_error = None
+        self._succession.hold(None)
         await self._rebuild()
 
     async def close(self) -> None:
@@ -194,7 +199,6 @@ class TransactionalProducer:
             raise Refused("the producer was not started: use `async with` or call start()")
         for _ in range(2):
             if not self._usable or self._kafka is None:
-                await self._check_fence(self._last_error)
                 await self._rebuild()
             kafka = self._kafka
             assert kafka is not None
@@ -226,16 +230,17 @@ class TransactionalProducer:
             self._condemn(kafka_error(error))
             return
         self._began_s = _NOT_OPEN
-        # Aborting may have taken a new producer id (KIP-360), in another region epoch.
+        # Aborting may have taken a new producer id (KIP-360), in another region epoch, too.
+        followed = await self._followed_own()
         epoch = await self._verdicts.region_epoch() if self._verdicts.can_ask else None
-        self._usable = epoch == self._region_epoch and await self._followed_own()
+        self._usable = followed and epoch == self._region_epoch
 
     async def _commit_or_repeat(self, transaction: Transaction) -> None:
         while True:
             self._usable = False
             failure = await self._call(self._try_commit, transaction)
             if failure is None:
-                self._usable, self._began_s = True, _NOT_OPEN
+                self._usable = True
                 return
             self._condemn(failure.error)
             began_under = self._region_epoch
@@ -271,6 +276,7 @@ class TransactionalProducer:
             )
         except KafkaException as error:
             return _Failure(most_telling(kafka_error(error), attempt.errors), sent)
+        self._began_s = _NOT_OPEN  # here, as whoever waits for this may have been cancelled
         return None
 
     # -- after a failure ---------------------------------------------------------------------------
@@ -315,7 +321,6 @@ class TransactionalProducer:
         believed = epoch is None and error.txn_requires_abort()
         perhaps = failure.commit_sent is _Sent.PERHAPS and not believed
         try:
-            await self._check_fence(error)
             await self._rebuild()  # InitProducerId: when it answers, whatever was open is decided
         except Fenced as fenced:
             verdict = await self._word(transaction.positions, epoch) if perhaps else Verdict.ABORTED
@@ -366,40 +371,38 @@ class TransactionalProducer:
             code=error.name(),
         )
 
-    async def _check_fence(self, error: KafkaError | None) -> None:
-        """Raise `Fenced` unless `error` is no fence, or one by failover or time-out; `Unreachable` if nobody tells.
-
-        An instance that was replaced may meet other errors, too, or none if it has sent nothing since (T22, a transaction that
-        was cancelled): what it does next would fence the one that replaced it.
-        """
+    async def _check_fence(self) -> None:
+        """Raise `Fenced` if the last error is a fence, unless it may be one by failover or time-out; `Unreachable` if nobody tells."""
+        error = self._last_error
         if error is None or error.code() not in _FENCES:
-            if self._succession.is_known and await self._verdicts.region_epoch() is not None:
-                await self._check_successor(error)
             return
-        epoch = await self._acting_epoch()
-        known = epoch is not None and self._succession.is_known
-        if known and (epoch != self._region_epoch or self._succession.has_asked):
-            await self._check_successor(error)
+        if not self._succession.is_known:
+            self._fence(
+                " (or a failover has replaced it, which cannot be told apart without the regions' `urls`)"
+            )
+        if self._succession.has_asked:
             return
-        if known and await self._timed_out():
-            return
-        doubt = "" if known else (
-            " (or a failover has replaced it, which cannot be told apart without the regions' `urls`)"
-        )  # fmt: skip
-        self._fence(error, doubt)
+        acting = await self._acting_epoch(self._timeouts.recovery_s)
+        if acting == self._region_epoch and not await self._timed_out():
+            self._fence()
 
-    def _fence(self, error: KafkaError | None, doubt: str = "") -> NoReturn:
+    def _fence(self, doubt: str = "") -> NoReturn:
+        error = self._last_error
         self._fenced = Fenced(
             f"another producer uses the transactional id {self._id!r} now{doubt}: this one must stop",
             code="" if error is None else error.name(),
         )
         raise self._fenced
 
-    async def _check_successor(self, error: KafkaError | None) -> None:
-        """Raise `Fenced` if another instance was given a producer id since this one's (INV-CP3)."""
-        standing = await self._told(self._timeouts.recovery_s)
+    async def _check_successor(self, timeout_s: float) -> None:
+        """Raise `Fenced` if another instance was given a producer id since this one's (INV-CP3).
+
+        An instance that was replaced need not have met a fence: it may meet other errors, too, or none if it has sent nothing since
+        (T22, a transaction that was cancelled).
+        """
+        standing = await self._told(timeout_s)
         if self._succession.is_anothers(standing, timed_out=self._was_open_too_long):
-            self._fence(error)
+            self._fence()
 
     async def _timed_out(self) -> bool:
         """Return whether the fence is the region's own: it aborted a transaction that was open for too long.
@@ -427,48 +430,78 @@ class TransactionalProducer:
             attempt_count += 1
             await asyncio.sleep(backoff_s(attempt_count))
 
-    async def _acting_epoch(self) -> RegionEpoch | None:
-        """Return the region epoch that is acting, waiting through a failover; None if nobody tells."""
-        if not self._verdicts.can_ask:
-            return None
-        deadline_s = time.monotonic() + self._timeouts.recovery_s
+    async def _acting_epoch(self, timeout_s: float) -> RegionEpoch:
+        """Return the region epoch that is acting, waiting through a failover; raises `Unreachable` after `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
         attempt_count = 0
         while (epoch := await self._verdicts.region_epoch()) is None:
             if time.monotonic() > deadline_s:
-                return None
+                raise Unreachable(
+                    f"no region acts, so nobody tells who uses the transactional id {self._id!r} now"
+                )
             attempt_count += 1
             await asyncio.sleep(backoff_s(attempt_count))
         return epoch
 
     async def _rebuild(self) -> None:
-        """Obtain a producer id and learn the region epoch it belongs to."""
+        """Obtain a producer id and learn the region epoch it belongs to. Raises `Fenced`, `Unreachable`, `Refused`."""
         self._usable = False
+        await self._check_fence()
         for _ in range(ATTEMPT_COUNT_MAX):
             self._retire()  # also one whose transaction was cancelled: no error has condemned it
-            before = await self._verdicts.region_epoch()
-            if before is not None:
-                self._succession.ask_under(before)
-            self._kafka = await self._call(
-                initialised, self._config, self._timeouts.recovery_s, self._timeouts.call_s
-            )
+            before = await self._obtain()
             after = await self._verdicts.region_epoch()
             self._region_epoch = after if before == after else None
             if before == after and await self._learned_own():
                 break
+        else:
+            self._succession.hold(None)
         self._last_error = None
+        self._began_s = _NOT_OPEN
         self._usable = True
+
+    async def _obtain(self) -> RegionEpoch | None:
+        """Obtain a producer id; return the region epoch that acted before, None if nobody tells (INV-CP22)."""
+        if not self._succession.is_known:
+            acting = await self._verdicts.region_epoch()
+            await self._ask_for_id(acting, self._timeouts.recovery_s)
+            return acting
+        deadline_s = time.monotonic() + self._timeouts.recovery_s
+        attempt_count = 0
+        while True:
+            await self._thread_is_free()
+            await self._check_successor(deadline_s - time.monotonic())
+            try:
+                acting = await self._acting_epoch(0.0)
+                await self._ask_for_id(acting, self._timeouts.call_s)
+            except Unreachable:
+                if time.monotonic() > deadline_s:
+                    raise
+            else:
+                return acting
+            attempt_count += 1
+            await asyncio.sleep(backoff_s(attempt_count))
+
+    async def _thread_is_free(self) -> None:
+        """Return once the thread has done what it was given before: a call goes on there whose caller was cancelled."""
+        await self._call(bool)
+
+    async def _ask_for_id(self, acting: RegionEpoch | None, timeout_s: float) -> None:
+        if acting is not None:
+            self._succession.ask_under(acting)
+        self._kafka = await self._call(initialised, self._config, timeout_s, self._timeouts.call_s)
 
     async def _learned_own(self) -> bool:
         """Learn which pair is this producer's; return False if the region went silent, so that one of the next is better."""
-        self._succession.hold(None)
-        if self._region_epoch is None:
-            return True
+        told = None
         try:
-            self._succession.hold(await self._told(self._timeouts.call_s))
+            if self._region_epoch is not None:
+                told = await self._told(self._timeouts.call_s)
         except Unreachable:
             return False
-        except Refused:  # then every fence counts as another instance's
-            return True
+        except Refused:
+            told = None  # then every fence counts as another instance's
+        self._succession.hold(told)
         return True
 
     async def _followed_own(self) -> bool:

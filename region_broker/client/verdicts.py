@@ -24,7 +24,7 @@ from urllib.request import (
     build_opener,
 )
 
-from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
+from idempotency.identity import NO_PRODUCER_ID, ProducerEpoch, ProducerId, RegionEpoch
 from region_broker.client.errors import Refused, Unreachable
 from region_broker.security.login import NO_SECURITY, Security
 
@@ -50,24 +50,28 @@ class Position(NamedTuple):
 
 class Standing(NamedTuple):
     """What the primary region knows of a transactional id; `region_epoch`: under which its producer id was given
-    out. `last_producer_epoch`: of the pair that its holder may still repeat (KIP-360), None if the region does not tell."""
+    out. `last_producer_epoch`: of the pair that its holder may still repeat (KIP-360), None if the region does not tell; its
+    producer id, where that is another one: `previous_producer_id`."""
 
     state: str
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     region_epoch: RegionEpoch
     last_producer_epoch: ProducerEpoch | None = None
+    previous_producer_id: ProducerId | None = None
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Self:
         """Read one of `GET /v1/transactions`; raises KeyError, ValueError, TypeError."""
         last = row.get("last_producer_epoch")
+        previous = ProducerId(int(row.get("previous_producer_id", NO_PRODUCER_ID)))
         return cls(
             state=str(row["state"]),
             producer_id=ProducerId(int(row["producer_id"])),
             producer_epoch=ProducerEpoch(int(row["producer_epoch"])),
             region_epoch=RegionEpoch(int(row["region_epoch"])),
             last_producer_epoch=None if last is None else ProducerEpoch(int(last)),
+            previous_producer_id=None if previous == NO_PRODUCER_ID else previous,
         )
 
 

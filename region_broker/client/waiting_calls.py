@@ -1,5 +1,6 @@
 """Calls of confluent-kafka that wait, until librdkafka has an answer; all of them block, in the producer's thread.
 
+INV-CP23 a producer that was given no producer id ends in the thread that asked for one, and not with the error in the event loop
 A call is repeated only where librdkafka names its error retriable: it goes on where it was, nothing is doubled.
 
 Not here: what follows from an error (`transactional_producer`).
@@ -27,27 +28,30 @@ def initialised(config: Mapping[str, Any], timeout_s: float, call_timeout_s: flo
     deadline_s = time.monotonic() + timeout_s
     name = config["transactional.id"]
     while True:
-        kafka = Producer(dict(config), logger=_QUIET)
-        try:
-            until_answered(
-                deadline_s - time.monotonic(),
-                lambda k=kafka: k.init_transactions(call_timeout_s),  # type: ignore[misc]
+        found = _asked(config, deadline_s - time.monotonic(), call_timeout_s)
+        if isinstance(found, Producer):
+            return found
+        if found.code() in REFUSALS:
+            raise Refused(f"no producer id is given to {name!r}: {found.str()}", code=found.name())
+        if time.monotonic() > deadline_s:
+            raise Unreachable(
+                f"no region gave a producer id to {name!r} at {config['bootstrap.servers']}:"
+                f" {found.str()}. Look at `tidemark region status`.",
+                code=found.name(),
             )
-        except KafkaException as error:
-            last = kafka_error(error)
-            if last.code() in REFUSALS:
-                raise Refused(
-                    f"no producer id is given to {name!r}: {last.str()}", code=last.name()
-                ) from error
-            if time.monotonic() > deadline_s:
-                raise Unreachable(
-                    f"no region gave a producer id to {name!r} at {config['bootstrap.servers']}:"
-                    f" {last.str()}. Look at `tidemark region status`.",
-                    code=last.name(),
-                ) from error
-            time.sleep(_BACKOFF_FIRST_S)
-        else:
-            return kafka
+        time.sleep(_BACKOFF_FIRST_S)
+
+
+def _asked(
+    config: Mapping[str, Any], timeout_s: float, call_timeout_s: float
+) -> Producer | KafkaError:
+    """Return a producer that was given a producer id, or why none was: not raised, as a traceback keeps the producer (INV-CP23)."""
+    kafka = Producer(dict(config), logger=_QUIET)
+    try:
+        until_answered(timeout_s, lambda: kafka.init_transactions(call_timeout_s))
+    except KafkaException as error:
+        return kafka_error(error)
+    return kafka
 
 
 def reach(kafka: Producer | Consumer, brokers: str, timeout_s: float) -> None:

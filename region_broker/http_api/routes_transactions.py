@@ -250,6 +250,7 @@ async def _row(
         "state": record.status.name.lower(),
         "producer_id": record.producer_id,
         "producer_epoch": record.producer_epoch,
+        "previous_producer_id": record.previous_producer_id,
         "last_producer_epoch": record.last_producer_epoch,
         "partitions": partitions,
         "timeout_ms": record.timeout_ms,

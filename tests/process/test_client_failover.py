@@ -8,7 +8,9 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,7 @@ from region_broker.workbench import stage
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.process.client_fixture import (
     CALL_S,
+    ProxiedRegions,
     create_topic,
     fail_over,
     open_cluster,
@@ -34,12 +37,15 @@ from tests.process.client_fixture import (
 
 pytestmark = [pytest.mark.process, pytest.mark.own_process]
 
-END_TXN = 26
+PRODUCE, END_TXN = 0, 26
 
 
-def producer(cluster: LocalCluster, name: str, *, ask: bool = True) -> TransactionalProducer:
+def producer(
+    cluster: LocalCluster, name: str, *, ask: bool = True, config: Mapping[str, Any] | None = None
+) -> TransactionalProducer:
+    urls = cluster.http if ask else ()
     return TransactionalProducer(
-        bootstrap=cluster.bootstrap, urls=cluster.http if ask else (), transactional_id=name
+        bootstrap=cluster.bootstrap, urls=urls, transactional_id=name, config=config
     )
 
 
@@ -167,6 +173,33 @@ async def test_INV_CP3_an_older_instance_does_not_fence_one_that_began_before_a_
             await write(newer, "t", "newest")
         found = await asyncio.to_thread(read_all, cluster.place("us").bootstrap, "t")
     assert found == [f"{name}-{part}" for part in (0, 1) for name in ("newer", "newest")]
+
+
+async def test_INV_CP20_a_producer_goes_on_whose_abort_took_the_next_epoch_after_a_planned_switch(
+    tmp_path: Path,
+) -> None:
+    """Records that nobody acknowledged in time leave a gap, and the abort asks for the next epoch (KIP-360)."""
+    async with proxied_regions(tmp_path, 2) as regions:
+        cluster = regions.cluster
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
+        async with producer(cluster, "p", config={"message.timeout.ms": 3_000}) as writer:
+            await write(writer, "t", "before")
+            await asyncio.to_thread(switch, cluster, "us")
+            regions.swallow(PRODUCE)
+            with pytest.raises(ValueError, match="given up"):
+                await give_up(writer, regions)
+            await write(writer, "t", "next")
+        found = await asyncio.to_thread(read_all, cluster.place("us").bootstrap, "t")
+    assert found == [f"{name}-{part}" for part in (0, 1) for name in ("before", "next")]
+
+
+async def give_up(writer: TransactionalProducer, regions: ProxiedRegions) -> None:
+    async with writer.transaction() as txn:
+        await txn.send("t", "unanswered", partition=0)
+        while not txn.attempt.errors:
+            await writer.wait_for_room(txn.attempt)
+        regions.swallow()
+        raise ValueError("given up")
 
 
 def readme_example(cluster: LocalCluster) -> str:

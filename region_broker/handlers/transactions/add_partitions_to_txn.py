@@ -31,7 +31,7 @@ from region_broker.handlers.transactions.errors import (
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.codec.fast_paths.transactions import ADD_KEY, AddRequest, add_answer
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.wire.cooperative_yield import CooperativeYield, look_up_rows
 from txn_coordinator.verdicts import TxnVerdict
 
 ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=5)
@@ -81,7 +81,7 @@ async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fie
         return {_UNBATCHED: await answer_to(ctx, _unbatched(request), yielding)}
     results: list[Fields] = []
     for asked in map(_batched, request.transactions):
-        await yielding.row()
+        await yielding.row(1 + look_up_rows(asked.transactional_id))
         topics = await answer_to(ctx, asked, yielding)
         results.append({"transactional_id": asked.transactional_id, "topic_results": topics})
     return {"error_code": 0, "results_by_transaction": results}

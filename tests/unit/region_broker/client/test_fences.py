@@ -1,9 +1,11 @@
-"""A producer that another instance has replaced stops, and never fences that one in turn (INV-CP3, INV-CP20, INV-CP21).
+"""A producer that another instance has replaced stops, and never fences that one in turn (INV-CP3, INV-CP20 to INV-CP22).
 
 Method: regions that tell what the test says, and a librdkafka producer that is fenced; whether a new producer id is asked
 for is counted. No broker, no HTTP.
 """
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -22,15 +24,18 @@ LOST = KafkaError(KafkaError._TIMED_OUT)
 
 
 def pair(
-    producer_epoch: int, region_epoch: RegionEpoch, state: str = "empty", *, last: int | None = -1, producer_id: int = 7
+    producer_epoch: int, region_epoch: RegionEpoch, state: str = "empty", *, last: int | None = -1, producer_id: int = 7,
+    previous_id: int | None = None,
 ) -> Standing:  # fmt: skip
     return Standing(
         state, ProducerId(producer_id), ProducerEpoch(producer_epoch), region_epoch,
-        None if last is None else ProducerEpoch(last),
+        None if last is None else ProducerEpoch(last), None if previous_id is None else ProducerId(previous_id),
     )  # fmt: skip
 
 
 OWN = pair(3, BEFORE)
+OF_ANOTHER = pair(0, SWITCHED, "ongoing", producer_id=9)
+WAIT_S = 30.0
 
 
 class Regions:
@@ -49,8 +54,8 @@ class Regions:
 
     async def standing(self, _transactional_id: str) -> Standing | None:
         self.asked_count += 1
-        if self.silent_count > 0:
-            self.silent_count -= 1
+        if self.silent_count > 0 or self.acting is None:
+            self.silent_count = max(0, self.silent_count - 1)
             raise Unreachable("it does not tell")
         return self.stands
 
@@ -60,19 +65,21 @@ class Kafka:
 
     def __init__(self) -> None:
         self.error: KafkaError | None = None
+        self.on_abort: Callable[[], None] = lambda: None
+        self.on_commit: Callable[[], None] = lambda: None
 
     def begin_transaction(self) -> None:
         if self.error is not None:
             raise KafkaException(self.error)
 
     def abort_transaction(self, _timeout_s: float) -> None:
-        """Nothing is open."""
+        self.on_abort()
 
     def flush(self, _timeout_s: float) -> int:
         return 0
 
     def commit_transaction(self, _timeout_s: float) -> None:
-        """It is."""
+        self.on_commit()
 
     def __len__(self) -> int:
         return 0
@@ -85,14 +92,22 @@ class Instance:
         self.kafkas: list[Kafka] = []
         self.on_init: Callable[[], None] = lambda: None
         monkeypatch.setattr(transactional_producer, "initialised", self._initialised)
-        monkeypatch.setattr(transactional_producer, "backoff_s", lambda _count: 0.0)
+        self.on_wait: Callable[[], None] = lambda: None
+        self.limits_s: list[float] = []
+        """How long each request for a producer id may wait."""
+        monkeypatch.setattr(transactional_producer, "backoff_s", self._waited)
         self.producer = TransactionalProducer(
-            bootstrap="nowhere", transactional_id="p", timeouts=Timeouts(recovery_s=recovery_s, call_s=recovery_s)
+            bootstrap="nowhere", transactional_id="p", timeouts=Timeouts(recovery_s=recovery_s, call_s=recovery_s / 4)
         )  # fmt: skip
         self.regions = Regions()
         self.producer._verdicts = cast("VerdictClient", self.regions)
 
-    def _initialised(self, *_arguments: object) -> Kafka:
+    def _waited(self, _count: int) -> float:
+        self.on_wait()
+        return 0.0
+
+    def _initialised(self, _config: object, timeout_s: float, _call_timeout_s: float) -> Kafka:
+        self.limits_s.append(timeout_s)
         self.on_init()
         self.kafkas.append(Kafka())
         return self.kafkas[-1]
@@ -101,9 +116,11 @@ class Instance:
     def given_count(self) -> int:
         return len(self.kafkas)
 
-    async def meets(self, error: KafkaError) -> None:
-        """Begin a transaction whose beginning meets `error`."""
+    async def meets(self, error: KafkaError | None) -> None:
+        """Begin a transaction whose beginning meets `error`, or one after a commit that was cancelled."""
         self.kafkas[-1].error = error
+        if error is None:
+            self.producer._usable = False
         async with self.producer.transaction():
             pass
 
@@ -113,13 +130,19 @@ def instance(monkeypatch: pytest.MonkeyPatch) -> Instance:
     return Instance(monkeypatch)
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Instance:
+    """One that waits for nobody."""
+    return Instance(monkeypatch, recovery_s=0.000_001)
+
+
 async def began(instance: Instance) -> Regions:
     await instance.producer.start()
     assert instance.given_count == 1
     return instance.regions
 
 
-@pytest.mark.parametrize("error", [FENCED, LOST])
+@pytest.mark.parametrize("error", [FENCED, LOST, None])
 @pytest.mark.parametrize(
     ("acting", "stands"),
     [
@@ -132,7 +155,7 @@ async def began(instance: Instance) -> Regions:
     ],
 )  # fmt: skip
 async def test_INV_CP20_another_instance_is_not_fenced_whichever_region_acts(
-    instance: Instance, acting: RegionEpoch, stands: Standing, error: KafkaError
+    instance: Instance, acting: RegionEpoch, stands: Standing, error: KafkaError | None
 ) -> None:
     regions = await began(instance)
     regions.acting, regions.stands = acting, stands
@@ -169,7 +192,7 @@ async def test_INV_CP3_a_failover_is_answered_by_a_new_producer_id(
 
 async def test_INV_CP21_a_region_that_does_not_tell_is_asked_again(instance: Instance) -> None:
     regions = await began(instance)
-    regions.acting, regions.stands = SWITCHED, pair(0, SWITCHED, "ongoing", producer_id=9)
+    regions.acting, regions.stands = SWITCHED, OF_ANOTHER
     regions.silent_count = 3
     with pytest.raises(Fenced):
         await instance.meets(FENCED)
@@ -177,39 +200,109 @@ async def test_INV_CP21_a_region_that_does_not_tell_is_asked_again(instance: Ins
     assert regions.silent_count == 0
 
 
+@pytest.mark.parametrize("error", [FENCED, LOST, None])
+@pytest.mark.parametrize("acting", [SWITCHED, None])
 async def test_INV_CP21_while_nobody_tells_no_producer_id_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+    hasty: Instance, acting: RegionEpoch | None, error: KafkaError | None
 ) -> None:
-    instance = Instance(monkeypatch, recovery_s=0.000_001)
-    regions = await began(instance)
-    regions.acting, regions.silent_count = SWITCHED, 1_000
+    regions = await began(hasty)
+    regions.acting, regions.silent_count = acting, 1_000
     for _ in range(2):
-        with pytest.raises(Unreachable, match="does not tell"):
-            await instance.meets(FENCED)
-    assert instance.given_count == 1
-    regions.silent_count = 0
-    regions.stands = pair(0, SWITCHED, "ongoing", producer_id=9)
+        with pytest.raises(Unreachable, match=r"does not tell|nobody tells"):
+            await hasty.meets(error)
+    assert hasty.given_count == 1
+    regions.acting, regions.silent_count = SWITCHED, 0
+    regions.stands = OF_ANOTHER
     with pytest.raises(Fenced):
-        await instance.meets(FENCED)
+        await hasty.meets(error)
+    assert hasty.given_count == 1
 
 
-async def test_INV_CP20_a_producer_id_that_was_asked_for_without_an_answer_counts_as_the_own(
+@pytest.mark.parametrize("error", [FENCED, LOST, None])
+async def test_INV_CP21_a_producer_goes_on_once_it_is_told_that_the_id_is_still_its_own(
+    hasty: Instance, error: KafkaError | None
+) -> None:
+    regions = await began(hasty)
+    regions.acting = None
+    with pytest.raises(Unreachable):
+        await hasty.meets(error)
+    regions.acting = SWITCHED
+    await hasty.meets(error)
+    assert hasty.given_count == 2
+
+
+@pytest.mark.parametrize("error", [FENCED, LOST, None])
+async def test_INV_CP22_while_no_region_acts_a_producer_waits_and_looks(
+    instance: Instance, error: KafkaError | None
+) -> None:
+    regions = await began(instance)
+    regions.acting = None
+
+    def another_comes() -> None:
+        regions.acting, regions.stands = SWITCHED, OF_ANOTHER
+
+    instance.on_wait = another_comes
+    with pytest.raises(Fenced):
+        await instance.meets(error)
+    assert instance.given_count == 1
+
+
+@pytest.mark.parametrize(
+    ("acting", "stands"),
+    [
+        (SWITCHED, OF_ANOTHER),
+        (BEFORE, pair(5, BEFORE, "ongoing")),  # in the region epoch that was asked under
+        (BEFORE, pair(5, BEFORE, "complete_commit")),
+    ],
+)
+async def test_INV_CP22_a_request_for_a_producer_id_is_short_and_the_next_look_sees_who_came_meanwhile(
+    instance: Instance, acting: RegionEpoch, stands: Standing
+) -> None:
+    regions = await began(instance)
+
+    def another_comes() -> None:
+        regions.acting, regions.stands = acting, stands
+        raise Unreachable("no region answered for as long as it may take")
+
+    instance.on_init = another_comes
+    with pytest.raises(Fenced):
+        await instance.meets(LOST)
+    assert instance.given_count == 1
+    assert instance.limits_s == [60.0, 15.0]
+
+
+async def test_INV_CP22_a_request_that_was_answered_by_nobody_is_repeated(
     instance: Instance,
 ) -> None:
     regions = await began(instance)
+
+    def lost() -> None:
+        regions.stands = pair(4, BEFORE)
+        if len(instance.limits_s) < 4:
+            raise Unreachable("the answer is lost")
+
+    instance.on_init = lost
+    await instance.meets(LOST)
+    assert instance.limits_s == [60.0, 15.0, 15.0, 15.0]
+
+
+async def test_INV_CP20_a_producer_id_that_was_asked_for_without_an_answer_counts_as_the_own(
+    hasty: Instance,
+) -> None:
+    regions = await began(hasty)
     regions.acting = SWITCHED
 
     def lost() -> None:
         regions.stands = pair(0, SWITCHED, producer_id=11)
         raise Unreachable("the answer is lost")
 
-    instance.on_init = lost
+    hasty.on_init = lost
     with pytest.raises(Unreachable, match="the answer is lost"):
-        await instance.meets(FENCED)
-    instance.on_init = lambda: None
-    async with instance.producer.transaction():
+        await hasty.meets(FENCED)
+    hasty.on_init = lambda: None
+    async with hasty.producer.transaction():
         pass
-    assert instance.given_count == 2
+    assert hasty.given_count == 2
 
 
 async def test_INV_CP20_one_that_was_cancelled_looks_before_it_asks_for_a_producer_id(
@@ -241,3 +334,120 @@ def test_INV_CP20_an_abort_that_brought_the_next_epoch_is_followed_and_another_i
     assert not succession.is_anothers(pair(5, BEFORE, "complete_abort", last=4), timed_out=False)
     assert succession.is_anothers(pair(5, BEFORE, "complete_abort"), timed_out=False)
     assert not succession.is_anothers(pair(5, BEFORE, "complete_abort"), timed_out=True)
+
+
+@pytest.mark.parametrize(
+    "bumped",
+    [
+        pair(4, SWITCHED, last=3),
+        pair(0, SWITCHED, producer_id=11, last=3, previous_id=7),  # over a failover (T22)
+    ],
+)
+def test_INV_CP20_an_abort_that_brought_the_next_pair_in_another_region_epoch_is_the_own(
+    bumped: Standing,
+) -> None:
+    succession = Succession()
+    succession.hold(OWN)
+    assert not succession.is_anothers(bumped, timed_out=False)
+    succession.follow(bumped)
+    assert succession.is_anothers(pair(6, SWITCHED, "ongoing"), timed_out=False)
+    assert not succession.is_anothers(bumped, timed_out=False)
+
+
+@pytest.mark.parametrize(
+    "stands",
+    [
+        pair(4, SWITCHED),
+        pair(4, SWITCHED, "complete_abort", last=None),
+        pair(5, SWITCHED, last=4),
+        pair(0, SWITCHED, producer_id=11, last=4, previous_id=7),
+        pair(0, SWITCHED, producer_id=11, last=3, previous_id=8),
+        pair(0, SWITCHED, producer_id=11),
+    ],
+)
+def test_INV_CP20_what_was_not_bumped_for_the_own_pair_is_anothers(stands: Standing) -> None:
+    succession = Succession()
+    succession.hold(OWN)
+    succession.follow(stands)
+    assert succession.is_anothers(stands, timed_out=False)
+
+
+@pytest.mark.parametrize("silent_count", [0, 1_000])
+@pytest.mark.parametrize(
+    "bumped",
+    [pair(4, SWITCHED, last=3), pair(0, SWITCHED, producer_id=11, last=3, previous_id=7)],
+)
+async def test_INV_CP20_an_abort_that_takes_a_pair_of_the_next_region_epoch_does_not_end_the_producer(
+    hasty: Instance, bumped: Standing, silent_count: int
+) -> None:
+    regions = await began(hasty)
+
+    def bump() -> None:
+        regions.acting, regions.stands, regions.silent_count = SWITCHED, bumped, silent_count
+
+    hasty.kafkas[-1].on_abort = bump
+    with pytest.raises(ValueError, match="the application's"):
+        async with hasty.producer.transaction():
+            raise ValueError("the application's")
+    regions.silent_count = 0
+    async with hasty.producer.transaction():
+        pass
+    assert hasty.given_count == 2, "its pair is told to belong to the region epoch that acts"
+
+
+async def write(producer: TransactionalProducer) -> None:
+    async with producer.transaction():
+        pass
+
+
+async def cancelled_commit(instance: Instance) -> threading.Event:
+    """Cancel a commit that goes on in its thread until the event is set."""
+    committing, goes_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def commit() -> None:
+        loop.call_soon_threadsafe(committing.set)
+        assert goes_on.wait(WAIT_S)
+
+    instance.kafkas[-1].on_commit = commit
+    async with asyncio.TaskGroup() as tasks:
+        cut_off = tasks.create_task(write(instance.producer))
+        await committing.wait()
+        cut_off.cancel()
+    return goes_on
+
+
+async def test_INV_CP20_a_commit_that_was_cancelled_leaves_nothing_open(instance: Instance) -> None:
+    """Else what another instance aborted later would be taken for this one's, aborted by the region for its age."""
+    regions = await began(instance)
+    (await cancelled_commit(instance)).set()
+    await instance.producer._thread_is_free()
+    instance.producer._transaction_timeout_s = 0.0  # it is over since long ago
+    regions.stands = pair(4, BEFORE, "complete_abort")
+    with pytest.raises(Fenced):
+        await write(instance.producer)
+    assert instance.given_count == 1
+
+
+async def test_INV_CP22_who_came_while_a_cancelled_commit_went_on_is_seen(
+    instance: Instance,
+) -> None:
+    regions = await began(instance)
+    goes_on = await cancelled_commit(instance)
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(fenced(instance.producer))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        asked_count = regions.asked_count
+        regions.stands = OF_ANOTHER
+        goes_on.set()
+    assert writing.result()
+    assert (asked_count, instance.given_count) == (1, 1)
+
+
+async def fenced(producer: TransactionalProducer) -> bool:
+    try:
+        await write(producer)
+    except Fenced:
+        return True
+    return False

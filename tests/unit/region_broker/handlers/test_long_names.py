@@ -14,6 +14,10 @@ from tests.fixtures.judged_apis import Judged, acl, judged_apis
 
 COUNT = 40
 NAMES = [f"{at:02}" + "x" * (REQUEST_STRING_BYTES_MAX - 2) for at in range(COUNT)]
+VERIFIED: dict[str, Any] = {
+    "producer_id": 7, "producer_epoch": 0, "verify_only": True, "topics": [{"name": "orders", "partitions": [0, 1]}],
+}  # fmt: skip
+"""But for its id: a transaction that is only looked at."""
 LETTERS_MAX = 5 * REQUEST_STRING_BYTES_MAX
 """What a request before a write may do in one piece."""
 
@@ -21,7 +25,10 @@ LETTERS_MAX = 5 * REQUEST_STRING_BYTES_MAX
 @pytest.fixture
 async def judged(tmp_path: Path) -> AsyncIterator[Judged]:
     async with judged_apis(tmp_path) as found:
-        found.give(acl(ResourceType.GROUP, Operation.ALL), acl(ResourceType.TRANSACTIONAL_ID, Operation.ALL))  # fmt: skip
+        found.give(
+            acl(ResourceType.GROUP, Operation.ALL), acl(ResourceType.TRANSACTIONAL_ID, Operation.ALL),
+            acl(ResourceType.CLUSTER, Operation.CLUSTER_ACTION, name="kafka-cluster"),
+        )  # fmt: skip
         yield found
 
 
@@ -31,10 +38,11 @@ async def judged(tmp_path: Path) -> AsyncIterator[Judged]:
         (9, 8, {"require_stable": False, "groups": [{"group_id": name, "topics": None} for name in NAMES]}),
         (15, 5, {"groups": NAMES, "include_authorized_operations": False}),
         (42, 2, {"groups_names": NAMES}),
+        (24, 5, {"transactions": [VERIFIED | {"transactional_id": name} for name in NAMES]}),
         (65, 0, {"transactional_ids": NAMES}),
         (69, 1, {"group_ids": NAMES, "include_authorized_operations": False}),
     ],
-    ids=["OffsetFetch", "DescribeGroups", "DeleteGroups", "DescribeTransactions", "ConsumerGroupDescribe"],
+    ids=["OffsetFetch", "DescribeGroups", "DeleteGroups", "AddPartitionsToTxn", "DescribeTransactions", "ConsumerGroupDescribe"],
 )  # fmt: skip
 async def test_INV_HW3_long_names_are_hashed_a_few_in_each_turn_of_the_loop(
     judged: Judged, monkeypatch: pytest.MonkeyPatch, key: int, version: int, asked: dict[str, Any]

@@ -256,7 +256,7 @@ async def test_INV_HND4_of_a_transaction_topics_are_left_out_that_may_not_be_see
     """As DescribeTransactions leaves them out."""
     places = tuple(TopicPartition(TopicName(topic), 1) for topic in ("orders", "payroll"))
     record = SimpleNamespace(
-        transactional_id="t-1", status=TxnStatus.ONGOING, producer_id=4, producer_epoch=2, last_producer_epoch=-1, partitions=places,
+        transactional_id="t-1", status=TxnStatus.ONGOING, producer_id=4, producer_epoch=2, last_producer_epoch=-1, previous_producer_id=-1, partitions=places,
         timeout_ms=60_000, start_ms=5, last_update_ms=7, region_epoch=8,
     )  # fmt: skip
     acts = SimpleNamespace(refusal=ValueError, check_acting=lambda: None)

@@ -20,6 +20,7 @@ from idempotency.identity import (
 )
 from idempotency.ledger_records import TxnStatus
 from idempotency.record_batch import ControlType
+from region_broker.client import verdicts as client_verdicts
 from region_broker.controller.metadata_image import (
     DomainImage,
     LineageEntry,
@@ -339,7 +340,7 @@ class Ledger:
         return [
             SimpleNamespace(
                 transactional_id=name, status=status, producer_id=4, producer_epoch=2,
-                last_producer_epoch=1, partitions=(TopicPartition(TopicName("orders"), 3),), timeout_ms=60_000, start_ms=5,
+                last_producer_epoch=1, previous_producer_id=-1, partitions=(TopicPartition(TopicName("orders"), 3),), timeout_ms=60_000, start_ms=5,
                 last_update_ms=7, region_epoch=OLD,
             )
             for name, status in (("a", TxnStatus.ONGOING), ("b", TxnStatus.COMPLETE_COMMIT))
@@ -389,6 +390,9 @@ async def test_transactions_route(served: tuple[Bench, ClientSession]) -> None:
     (row,) = body["transactions"]
     assert (row["state"], row["partitions"]) == ("ongoing", ["orders-3"])
     assert (row["producer_epoch"], row["last_producer_epoch"]) == (2, 1)
+    assert row["previous_producer_id"] == -1
+    assert client_verdicts.Standing.of(row).previous_producer_id is None
+    assert client_verdicts.Standing.of(row | {"previous_producer_id": 5}).previous_producer_id == 5
     bench.standing.acting = False
     for path in ("/v1/transactions", "/v1/verdict?topic=orders&partition=0&offset=0"):
         status, body = await get(http, path)
