@@ -16,6 +16,10 @@ INV-M20  whoever makes something ready for topics that come is waited for before
          comes, now or at the next start. Entries that a start reads again, and snapshots, wait for nobody
 INV-M21  whoever marks what is about to go is waited for behind the commit, and before the database has forgotten it: a start that finds it
          there still reads the entry again, one that does not finds the mark. Entries that a start reads again, and snapshots, wait for nobody
+INV-M25  a command of a region with several nodes is waited for no longer than `SETTLED_MS_MAX`, also where this member leads and has it in its log:
+         1. The others' disks are full. They answer heartbeats, and take no command: the leader leads on, and nothing is committed.
+         2. Whatever this node asks for waits behind the first command. One that is given up so is in the log: it takes effect once
+         they have room, and the node hears of it as of others' (INV-M15), or another leader's log takes its place
 Commands of one node are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum`
 beside the database, and begins with what an older version had stored. In a region with several nodes whoever does not lead the
 quorum passes its command on to whoever does, and sees in its own log what became of it; it wishes again, under the same id, until it
@@ -105,6 +109,9 @@ from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 _log: Final = logging.getLogger("tidemark.metadata")
 
 QUORUM_FOLDER: Final = "quorum"
+_NOT_TAKEN: Final = (
+    "this node leads the quorum, and most of its voters have not taken it: their disks may be full"
+)
 _FIRST: Final = (LogIndex(1), FOUNDED_TERM)
 """Where the snapshot stands that a log begins with: it came before all entries."""
 _SETTINGS: Final = RaftSettings(payload_bytes_max=64 * MIB, uncommitted_bytes_max=80 * MIB)
@@ -207,6 +214,8 @@ class MetadataStore:
         self._asked: dict[UUID, asyncio.Future[Applied]] = {}
         self._unseen: deque[Applied] = deque()
         self._settled_ms_max = SETTLED_MS_MAX
+        self._patience: asyncio.Timeout | None = None
+        """How long the command is waited for that this member has proposed."""
         self._brought: set[UUID] = set()
         """Wishes of somebody here that a snapshot has settled, who has not gone on yet."""
         self.failed = ""
@@ -324,6 +333,10 @@ class MetadataStore:
     def hasten(self, settled_ms_max: int) -> None:
         """Wait for commands no longer than this from now on, as the node is to stop: nodes that stop together have no quorum to wait for."""
         self._settled_ms_max = min(self._settled_ms_max, settled_ms_max)
+        due_s = None if self._patience is None else self._patience.when()
+        hastened_s = asyncio.get_running_loop().time() + settled_ms_max / 1000
+        if self._patience is not None and due_s is not None and hastened_s < due_s:
+            self._patience.reschedule(hastened_s)
 
     def stop(self) -> None:
         """Let `run` end."""
@@ -412,7 +425,7 @@ class MetadataStore:
         if not self._group.leads or self._group.term != term:
             raise MetadataUnwritable(f"this member does not lead the quorum in term {term}")
         try:
-            await self._group.propose(payload)
+            await self._propose(payload, self._settled_ms_max)
         except (RaftStoreFull, Refused, Busy, NotLeader) as error:
             raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
         except (RaftStoreFailed, Lost) as error:
@@ -427,16 +440,17 @@ class MetadataStore:
         while not settled.done():
             if self.failed:
                 raise MetadataInDoubt(_AFTER_A_RESTART.format(why=self.failed))
-            if clock.monotonic_ms() - began_ms >= self._settled_ms_max:
+            left_ms = began_ms + self._settled_ms_max - clock.monotonic_ms()
+            if left_ms <= 0:
                 raise MetadataUnsettled(
                     f"a change of the metadata is not settled ({why}): it may take effect later, or never. Look which nodes of the"
                     " region run: most of its voters must"
                 )
-            why = await self._wish_once(payload, cluster) or why
+            why = await self._wish_once(payload, cluster, left_ms) or why
             await asyncio.wait([settled], timeout=again_ms / 1000)
             again_ms = min(2 * again_ms, AGAIN_MS_MAX)
 
-    async def _wish_once(self, payload: bytes, cluster: Cluster) -> str:
+    async def _wish_once(self, payload: bytes, cluster: Cluster, left_ms: int) -> str:
         """Propose it here, or pass it on to whoever leads; return why that was nothing, as far as it is known at once."""
         leader = self._group.leader
         if leader is None:
@@ -445,10 +459,20 @@ class MetadataStore:
             cluster.transport.send(leader, PassedOn(self._group.term, payload))
             return f"member {leader} leads the quorum, and does not settle it"
         try:
-            await self._group.propose(payload)
+            await self._propose(payload, left_ms)
         except (RaftStoreFull, Refused, Busy, NotLeader, Lost) as error:
             return str(error)
         return ""
+
+    async def _propose(self, payload: bytes, left_ms: int) -> None:
+        """Propose it here, and wait for so long (INV-M25); raises as `RaftGroup.propose`, and Lost where it is not committed then."""
+        try:
+            async with asyncio.timeout(left_ms / 1000) as self._patience:
+                await self._group.propose(payload)
+        except TimeoutError as error:
+            raise Lost(_NOT_TAKEN) from error
+        finally:
+            self._patience = None
 
     # -- what the log brings ---------------------------------------------------------------------
 

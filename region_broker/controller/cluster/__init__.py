@@ -12,7 +12,7 @@ What a driver owes the core:
 3. `ImageChanged` with each image that is applied, in order, also while it does not lead.
 4. `Propose(number, term, command)`: proposed to the quorum only while it leads that very term. One `CommandSettled` for each, after
    the `ImageChanged` of what it came to. UNKNOWN only where it may yet be applied or not: the entry is in the log, and this member
-   leads no more, or the disk failed.
+   leads no more, or most voters do not take it, or the disk failed.
 5. `Heard(member, life, opens_logs)` for each heartbeat of a process, its own included, at least each
    `ControllerSettings.heartbeat_ms`. Identity comes from the connection, and so does whether it is still about to open its logs. `Lost` when a connection of that process is reset: after what was heard over it.
    `DamageKnown` whenever it has changed who says of itself that it has damage; none at the beginning.

@@ -51,7 +51,7 @@ class NotLeader(WishFailed):
 
 
 class Lost(WishFailed):
-    """This member led and does no more, or has ended: it may have been committed, or not."""
+    """This member led and does no more, has ended, or waited for long enough: it may have been committed, or be yet, or not."""
 
 
 class Busy(WishFailed):

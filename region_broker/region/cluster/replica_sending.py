@@ -15,8 +15,8 @@ INV-RSN8 a follower that is not in sync is answered when `replication.pacing` le
          time that it waits, it is told that there is nothing, so that it knows of this node
 INV-RSN9 each answer says whether this node's gate is open; where that is not as it was said last, the next one goes out at once
 INV-RSN4 what memory has not is read in by a thread (INV-CO1)
-INV-RSN11 a log that could not be read is looked at again once something has changed of it: a range that was mended is sent, though
-         nobody appends
+INV-RSN11 a log that could not be read is looked at again once something has changed of it, also while it was read: a range that was
+         mended is sent, though nobody appends
 INV-RSN5 a session knows logs that are led here, and no other: what else a follower names is not kept
 
 Fetches of one session are answered in the order in which they came.
@@ -149,7 +149,7 @@ class FetchSession:
         """What was said last of HW and start."""
         self._moved: dict[LogKey, None] = {}
         self._refused: set[LogKey] = set()
-        """The logs that could not be read when they were looked at last."""
+        """The logs that could not be read when they were looked at last, or are being read."""
         self._wakes = asyncio.Event()
         self._turn = asyncio.Lock()
         self._closed = False
@@ -340,6 +340,8 @@ class FetchSession:
         marks = partition.high_watermark, partition.log_start_offset
         if position == partition.log_end_offset and self._told.get(key) == marks:
             return None
+        # Before a thread reads for it: what it fails on may be mended before that is known here.
+        self._refused.add(key)
         try:
             data, end_offset, _, batch_count = partition.reader.read_replica(
                 position, bytes_max, wait=wait, batches_max=batches_max
@@ -353,8 +355,8 @@ class FetchSession:
             # The follower compares all its logs anew, in its next session.
             raise PeerRefused(OUT_OF_RANGE, f"{key.encode()}: {error}") from error
         except LogError:
-            self._refused.add(key)
             return None  # said and counted by the partition; the other logs go on
+        self._refused.discard(key)
         self.positions[key] = end_offset
         self._told[key] = marks
         part = ReplicaPart(

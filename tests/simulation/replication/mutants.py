@@ -258,7 +258,7 @@ MUTANTS: Final = (
         "logs-are-cut-at-hw", "R5, KIP-101", "INV-RPJ[13]",
         (
             "facts:compare",
-            "return MeetAt(max(own.log_start_offset, min(mine.end_offset, leaders.end_offset)))",
+            "return MeetAt(min(mine.end_offset, leaders.end_offset))",
             "return MeetAt(own.end_offset)",
         ),
     ),

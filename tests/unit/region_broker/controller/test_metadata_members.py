@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from region_broker.controller.access_commands import FollowAccess
-from region_broker.controller.image_database import MetadataInDoubt
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnsettled
 from region_broker.controller.membership_keeping import next_step
 from region_broker.controller.metadata_commands import CommandRefused, CreateTopic, DeleteTopic
 from region_broker.controller.metadata_image import TopicImage
+from region_broker.controller.metadata_store import MetadataStore
 from region_broker.controller.raft.effects import Message, PassedOn, SnapshotRequest
 from region_broker.controller.raft.entries import Member, Membership
 from region_broker.controller.raft.settings import RaftSettings
@@ -189,6 +190,50 @@ async def test_without_most_of_the_voters_nobody_knows_what_becomes_of_a_command
     await until(lambda: leader_among(nodes[:2]))
     await nodes[0].store.apply(topic(2))
     assert "t2" in names(nodes[0])
+
+
+@simulated
+async def test_INV_M25_what_most_voters_have_no_room_for_is_not_waited_for_without_end() -> None:
+    nodes = await three_nodes(Bus())
+    leader = nodes[0].store
+    term = leader.group.term
+    for node in nodes[1:]:
+        node.disk.room_bytes = 0
+    for number, in_term in ((1, None), (2, term)):
+        with pytest.raises(MetadataUnsettled, match="have not taken it"):
+            await leader.apply(named(number, 100_000), in_term=in_term)
+    assert (leader.group.leads, leader.group.term) == (True, term)
+    assert names(nodes[0]) == []
+    nodes[0].foreign.clear()
+    for node in nodes[1:]:
+        node.disk.room_bytes = None
+    await until(lambda: len(names(nodes[0])) == 2)
+    assert nodes[0].foreign, "INV-M15: nobody waits for it any more"
+    await leader.apply(topic(3))
+    assert "t3" in names(nodes[0])
+
+
+@simulated
+async def test_INV_M25_who_is_to_stop_waits_no_longer_for_what_is_under_way() -> None:
+    nodes = await three_nodes(Bus())
+    store = nodes[0].store
+    for node in nodes[1:]:
+        node.disk.room_bytes = 0
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(given_up(store, named(1, 100_000)))
+        await asyncio.sleep(1)
+        store.hasten(1_000)
+        store.hasten(9_000)
+        hastened = loop.time()
+        assert await waiting - hastened < 2
+
+
+async def given_up(store: MetadataStore, command: CreateTopic) -> float:
+    """Return when a command was not waited for any more."""
+    with pytest.raises(MetadataUnsettled):
+        await store.apply(command)
+    return asyncio.get_running_loop().time()
 
 
 @simulated

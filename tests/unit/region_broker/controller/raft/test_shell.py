@@ -35,6 +35,7 @@ from region_broker.controller.raft.failures import (
     Refused,
 )
 from region_broker.controller.raft.group_setup import SNAPSHOT_AFTER_BYTES, GroupSetup
+from region_broker.controller.raft.handing_over import AGAIN_MS, PAUSE_MS_MIN
 from region_broker.controller.raft.log_content import merged
 from region_broker.controller.raft.log_file import frame_bytes
 from region_broker.controller.raft.raftos_classes import RaftosLeader, RaftosNode, RaftosState
@@ -490,6 +491,59 @@ async def test_INV_RHO1_a_leader_whose_disk_is_full_has_another_one_lead() -> No
         assert successor.machine.taken[taken:] == [b"after"]
         leader.disk.room_bytes = None
         await until(lambda: leader.machine.taken == successor.machine.taken)
+
+
+@simulated
+async def test_INV_RHO1_a_leader_without_which_nothing_can_be_committed_leads_on() -> None:
+    """Whom it handed over to would have commands in its log for which this one has no room."""
+    async with several(3) as (leader, present, away):
+        await away.crash()
+        await asyncio.sleep(1)  # and it counts as heard no more
+        term = leader.running.term
+        leader.disk.room_bytes = 0
+        for _ in range(5):
+            wishes = [leader.running.propose(bytes(2_000)) for _ in range(50)]
+            results = await asyncio.gather(*wishes, return_exceptions=True)
+            assert isinstance(results[-1], RaftStoreFull)
+            await asyncio.sleep(2 * AGAIN_MS / 1000)
+        assert (leader.running.leads, leader.running.term) == (True, term)
+        away.start()
+        await until(lambda: away.machine.taken == leader.machine.taken)
+        for _ in range(2):  # at the first one it may not have heard yet that it is level
+            assert not await refused_or_taken(leader)
+        successor = await leader_of([present, away])
+        await successor.running.propose(b"after")
+
+
+@simulated
+async def test_INV_RHO2_where_others_have_room_again_one_of_them_leads() -> None:
+    async with several(3) as sites:
+        for site in sites:
+            site.disk.room_bytes = 0
+        for _ in range(30):  # each of them has had its turn
+            await refused_or_taken(await leader_of(sites))
+        full = await leader_of(sites)
+        for site in sites:
+            if site is not full:
+                site.disk.room_bytes = None
+        attempts = 0
+        while not await refused_or_taken(await leader_of(sites)):
+            attempts += 1
+            assert attempts < PAUSE_MS_MIN / REFUSED_MS
+        assert not full.running.leads
+
+
+REFUSED_MS = 300
+
+
+async def refused_or_taken(leader: Site) -> bool:
+    """Return whether a command was taken; it is not asked for again at once."""
+    try:
+        await leader.running.propose(bytes(2_000))
+    except (RaftStoreFull, Busy, NotLeader, Lost):
+        await asyncio.sleep(REFUSED_MS / 1000)
+        return False
+    return True
 
 
 @simulated

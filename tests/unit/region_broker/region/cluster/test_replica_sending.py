@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch
 from region_broker.log.cold_reads import Reading
-from region_broker.log.failures import CorruptRange
+from region_broker.log.failures import AsideRange, CorruptRange
 from region_broker.region.cluster import replica_sending
 from region_broker.region.cluster.replica_messages import ReplicaFetch, ReplicaFetched
 from region_broker.region.cluster.replica_sending import (
@@ -182,4 +183,39 @@ async def test_INV_RSN11_a_log_that_could_not_be_read_is_sent_once_something_has
     damaged.watchers.notify()  # `Mending` does
     assert [part.key for part in (await answered(session)).parts] == [damaged.key]
     damaged.watchers.notify()
+    assert (await answered(session)).parts == ()
+
+
+class AsideReads(Reads):
+    """Has what takes long made in between, as `ColdReads` has it made by a thread."""
+
+    async def read(self, reading: Reading[Any]) -> Any:
+        try:
+            return reading(wait=False)
+        except AsideRange as aside:
+            aside.work()
+            return reading(wait=True)
+
+
+async def test_INV_RSN11_what_is_mended_while_it_is_read_is_sent_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. A thread opens a range, which is damaged. 2. It is mended. 3. The reading says what the thread has found."""
+    some = fixture()
+    [partition] = some.partitions
+    partition.writer.append(batch())
+    read = partition.reader.read_replica
+    work = partition.watchers.notify  # `Mending` does
+    found: list[Exception] = [CorruptRange(0, "damaged"), AsideRange(work, Path("sealed"), 1)]
+
+    def read_replica(*args: Any, **named: Any) -> Any:
+        if found:
+            raise found.pop()
+        return read(*args, **named)
+
+    monkeypatch.setattr(partition.reader, "read_replica", read_replica)
+    session = session_of(some, Region(), AsideReads())
+    assert (await answered(session)).parts == ()
+    assert [part.key for part in (await answered(session)).parts] == [partition.key]
+    partition.watchers.notify()
     assert (await answered(session)).parts == ()
