@@ -1,5 +1,6 @@
 """Rule T24, the candidate's side of a donor: what it copies there never costs it what it holds itself."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -82,6 +83,7 @@ async def candidate_and_donor(folder: Path, *values: bytes) -> AsyncIterator[tup
             "copied",
         )
         following.cancel()
+        await asyncio.wait([following])  # else it may yet take over what a test changes
         donor.source.promised_to = lambda: "primary"
         yield candidate, donor
         donor.server.close()
