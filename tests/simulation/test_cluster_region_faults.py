@@ -6,6 +6,7 @@ import pytest
 
 from geo_replicator.failover import Phase, State
 from geo_replicator.failover_events import Event, ReturnBegun
+from region_broker.region.failover import record
 from region_broker.region.failover.record import RegionRecord
 from tests.simulation.cluster_region_steps import (
     TOPIC,
@@ -153,10 +154,13 @@ async def test_an_emptied_node_on_each_side_joins_again_during_a_takeover(
         assert await values_at(regions, regions.eu) == [b"1", b"2", b"3"]
 
 
-async def test_INV_FS7_the_return_of_an_emptied_region_of_several_nodes_names_no_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("room", [False, True], ids=["no room", "room"])
+async def test_INV_FS7_the_return_of_an_emptied_region_of_several_nodes_names_no_log_where_it_has_no_room_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, room: bool
 ) -> None:
-    """With all logs of all takeovers that there were, it would be larger than an entry of the metadata may be."""
+    """Where an entry of the metadata has room for all logs of all takeovers, a node of an older version that leads next can read it."""
+    if not room:
+        monkeypatch.setattr(record, "STATE_BYTES_MAX", 1_000)
     async with cluster_regions(tmp_path, 29) as regions:
         eu, us = regions.eu, regions.us
         await create(regions, eu)
@@ -169,22 +173,22 @@ async def test_INV_FS7_the_return_of_an_emptied_region_of_several_nodes_names_no
             await node.kill()
             empty_folder(node)
             node.made = False  # its first one founds it
-        recorded: list[int] = []
+        recorded: list[bool] = []
         append = RegionRecord.append
 
-        async def counted(record: RegionRecord, event: Event, after: State) -> None:
+        async def noted(region: RegionRecord, event: Event, after: State) -> None:
             if isinstance(event, ReturnBegun):
-                recorded.append(sum(len(entry.positions) for entry in event.entries))
-            await append(record, event, after)
+                recorded.extend(bool(entry.positions) for entry in event.entries)
+            await append(region, event, after)
 
-        monkeypatch.setattr(RegionRecord, "append", counted)
+        monkeypatch.setattr(RegionRecord, "append", noted)
         for node in us.nodes.values():
             await node.begin()
         await regions.all_well()
         await write(regions, eu, b"2")
         await all_alike(regions, "eu")
         assert await values_at(regions, us) == [b"1", b"2"]
-        assert set(recorded) == {0}
+        assert set(recorded) == {room}
         lineages = [each.led.node.storage.metadata.image.main_domain.lineage for each in (eu, us)]
         assert lineages[0] == lineages[1]
         assert all(entry.positions for entry in lineages[1])

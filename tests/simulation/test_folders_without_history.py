@@ -12,6 +12,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.node import Node, NodeRefused, Ports
 from region_broker.node.birth import BirthOutcome, give_birth
 from region_broker.records.batches import Record, build_batch
+from region_broker.region.failover import journal
 from region_broker.region.failover.messages import AskPromise, PromiseAnswer
 from region_broker.region.failover.operations import OperationRefused
 from region_broker.region.peers.protocol import PeerRefused
@@ -137,10 +138,13 @@ async def test_T32_an_emptied_folder_joins_whoever_acts_however_many_failovers_l
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "in its second life"])
-async def test_INV_FS7_the_return_of_an_emptied_folder_names_no_log(
-    tmp_path: Path, *, again: bool
+@pytest.mark.parametrize("room", [False, True], ids=["no room", "room"])
+async def test_INV_FS7_the_return_of_an_emptied_folder_names_no_log_where_it_has_no_room_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, room: bool, again: bool
 ) -> None:
-    """However many takeovers lie behind, and however many logs each of them names: there is room for it."""
+    """However many takeovers lie behind, and however many logs each of them names; a version that knows no such return reads others."""
+    if not room:
+        monkeypatch.setattr(journal, "EVENT_BYTES_MAX", 1_000)
     async with region_pair(tmp_path, 6) as pair:
         await three_records(pair)
         for region in (pair.us, pair.eu, pair.us):
@@ -175,7 +179,7 @@ async def test_INV_FS7_the_return_of_an_emptied_folder_names_no_log(
         assert [entry.region_epoch for entry in begun.entries] == [
             entry.region_epoch for entry in lineage
         ]
-        assert not any(entry.positions for entry in begun.entries)
+        assert all(bool(entry.positions) is room for entry in begun.entries)
         assert pair.eu.node.storage.metadata.image.main_domain.lineage == lineage
         assert all(entry.positions for entry in lineage)
         await pair.take_over(planned=True, by=pair.eu)

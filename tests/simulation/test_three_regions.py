@@ -25,6 +25,15 @@ from region_broker.region.mirror.region_link import PeerPrimary, PeerPrimarySess
 from region_broker.region.peers import forwarder
 from region_broker.region.peers.protocol import Frame, PeerMessage, PeerRefused
 from region_broker.region.peers.sessions import Handling, PeerSession, Reply
+from region_broker.security import access
+from region_broker.security.access import (
+    WILDCARD,
+    AccessChange,
+    Acl,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.region_pair import Pair, Region, region_pair
@@ -34,6 +43,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 TOPIC = "orders"
 OTHER = "old-orders"
 VALUES = (b"one", b"two", b"three")
+RIGHT = Acl(
+    ResourceType.TOPIC, PatternType.LITERAL, TOPIC, "User:mallory", WILDCARD, access.Operation.READ, Permission.ALLOW
+)  # fmt: skip
+GIVEN = AccessChange(acls_added=(RIGHT,))
+REVOKED = AccessChange(acls_removed=(RIGHT,))
 
 
 async def write(region: Region, value: bytes, topic: str = TOPIC) -> None:
@@ -56,6 +70,11 @@ def shown_whole(region: Region) -> int:
 def retention_of(region: Region) -> str | None:
     """Return the topic's `retention.ms` here."""
     return region.node.storage.metadata.image.topics[TOPIC].configs.get("retention.ms")
+
+
+def rights_at(region: Region) -> tuple[Acl, ...]:
+    """Return the ACLs here."""
+    return region.node.storage.metadata.image.access.acls
 
 
 async def values_at(pair: Pair, region: Region) -> list[bytes]:
@@ -154,6 +173,38 @@ async def test_INV_QM4_the_configs_of_whoever_has_heard_the_primary_last_stay(
         await pair.fail_over()
         assert retention_of(pair.us) == "123456789"
         assert await values_at(pair, pair.us) == list(VALUES)
+
+
+async def test_INV_QM3_a_region_that_returned_and_followed_nobody_yet_does_not_act_under_the_access_of_its_lost_life(
+    tmp_path: Path,
+) -> None:
+    """Its changes of access, of which nobody heard, are more than those of the region that took over, and which it never met."""
+    async with region_pair(tmp_path, 12, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await pair.create_topic(TOPIC, 1)
+        await pair.eu.node.topics.change_access(GIVEN)
+        await write(pair.eu, VALUES[0])
+        await pair.until(
+            lambda: all(shown(r) == 1 and rights_at(r) for r in (pair.us, ap)), "both follow"
+        )
+        pair.fabric.cut("eu", "us")
+        pair.fabric.cut("eu", "ap")
+        for change in (REVOKED, GIVEN, REVOKED, GIVEN):
+            await pair.eu.node.topics.change_access(change)
+        await pair.fail_over()
+        await pair.us.node.topics.change_access(REVOKED)
+        await write(pair.us, VALUES[1])
+        await pair.until(lambda: shown(ap) == 2 and not rights_at(ap), "ap follows us")
+        pair.fabric.heal("eu", "ap")
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "eu has returned")
+        assert rights_at(pair.eu), "and has heard nothing of us itself"
+        await pair.us.kill()
+        del pair.regions["us"]
+        await pair.take_over(planned=False, by=pair.eu)
+        assert not rights_at(pair.eu)
+        assert await values_at(pair, pair.eu) == list(VALUES[:2])
+        await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap follows eu")
+        assert not rights_at(ap)
 
 
 async def test_T24_a_candidate_that_cannot_copy_it_cuts_nothing_and_names_the_way_out(

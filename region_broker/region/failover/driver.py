@@ -324,7 +324,7 @@ class FailoverDriver:
                 return await self.steps.roll_back_drain()
             case LearnLineage():
                 return await self.steps.stand_fenced(
-                    state, partial(learn_lineage, self.outlook, state)
+                    state, partial(learn_lineage, self.outlook, state, self._record.has_room)
                 )
 
     async def _digest(self) -> None:

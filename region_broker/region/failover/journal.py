@@ -118,6 +118,11 @@ class FailoverJournal:
             " it mirror the other one."
         )
 
+    @staticmethod
+    def has_room(event: Event) -> bool:
+        """Return whether `append` takes `event`."""
+        return len(msgspec.json.encode(event)) <= EVENT_BYTES_MAX
+
     async def append(self, event: Event) -> None:
         """Return once `event` is durable; raises OSError, after which nothing was promised, and `EventTooLarge`."""
         assert self._file is not None, "recover comes first"

@@ -26,6 +26,7 @@ from idempotency.ports import Clock
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.refusals import COMMAND_TOO_LARGE, CommandRefused
 from region_broker.controller.region_folder import (
     BeginRegionFolder,
@@ -45,6 +46,8 @@ AGAIN_MS: Final = 100
 TOO_LARGE_AGAIN_MS: Final = 10_000
 MET_BYTES_MAX: Final = 64 * KIB
 """Of what a region says of its starts; one that keeps the rules says some 4 kB (`geo_replicator.folder_life`)."""
+STATE_BYTES_MAX: Final = RaftSettings().payload_bytes_max - 64 * KIB
+"""Of a state that is to have room in an entry of the metadata, with what the steps after it add: promises, reasons."""
 _log: Final = logging.getLogger("tidemark.failover")
 
 
@@ -77,6 +80,10 @@ class FailoverRecord(Protocol):
         """Return what is there; raises as what it is kept in."""
         ...
 
+    def has_room(self, event: Event, after: State) -> bool:
+        """Return whether `append` takes them (INV-FRC3)."""
+        ...
+
     async def append(self, event: Event, after: State) -> None:
         """Return once `event`, and with it the state `after` it, is durable; raises `LeadsNoMore`, `LeadersGathered`."""
         ...
@@ -94,6 +101,10 @@ class JournalRecord:
         """See `FailoverRecord`; once. Raises `JournalDamaged`, OSError."""
         events = self._journal.recover()
         return Recorded(replay(events), bool(folder_named(events)))
+
+    def has_room(self, event: Event, _after: State) -> bool:
+        """See `FailoverRecord`."""
+        return self._journal.has_room(event)
 
     async def append(self, event: Event, _after: State) -> None:
         """See `FailoverRecord`; raises OSError, after which nothing was promised."""
@@ -143,6 +154,10 @@ class RegionRecord:
         if folder is None or not folder.failover:
             return Recorded(None, names_folder=True)
         return Recorded(msgspec.json.decode(folder.failover, type=State), names_folder=True)
+
+    def has_room(self, _event: Event, after: State) -> bool:
+        """See `FailoverRecord`."""
+        return len(_encoded(after)) <= STATE_BYTES_MAX
 
     async def append(self, event: Event, after: State) -> None:
         """See `FailoverRecord` (INV-FRC1)."""

@@ -7,6 +7,9 @@ INV-QM2  a log is copied on only where both hold the same bytes up to the shorte
 INV-QM3  of users, ACLs, quotas and tokens the newer of both counts: who has reached less may have been told more
          1. The donor is cut off. 2. A right is revoked; the candidate, which has much to copy yet, hears of it at once. 3. The primary
          is lost. 4. Was the candidate to be as the donor is, the right would be back.
+         Both count the changes of one primary: who has followed that one says nothing of another history, and believes who has
+         1. A region acts, is cut off, and changes access; nobody hears of it. 2. Another one takes over, and revokes less often. 3. The
+         first one returns, and has no link yet when that primary is lost. 4. Its number is the greater one, of a lost life.
 INV-QM4  so it is with the configs of topics, where both know as of which version of the primary they have them; else the donor's count
 
 Not here: who the donor is, and how long to wait for it (`region.failover.steps.catching_up`); its answers
@@ -41,21 +44,31 @@ def topics_as_told(
     return topics
 
 
-def newer_configs(metadata: MetadataSide, own_version: int) -> TakeTopics:
-    """Return what gives a donor's topics the configs that they have here, where these are newer (INV-QM4)."""
+class NewerConfigs:
+    """Gives a donor's topics the configs that they have here, where these are newer: a `TakeTopics` (INV-QM4).
 
-    def taken(topics: tuple[MirrorTopic, ...], followed_version: int) -> tuple[MirrorTopic, ...]:
-        if not 0 <= followed_version < own_version:
+    `version`: as of which version of the primary topics are here once what was returned last is carried out, -1: not known.
+    """
+
+    def __init__(self, metadata: MetadataSide, version: int) -> None:
+        """Begin with topics that are here as of `version`."""
+        self._metadata = metadata
+        self.version = version
+
+    def __call__(
+        self, topics: tuple[MirrorTopic, ...], followed_version: int
+    ) -> tuple[MirrorTopic, ...]:
+        """Return `topics` as they are to be."""
+        if not 0 <= followed_version < self.version:
+            self.version = followed_version
             return topics
-        here = {topic.topic_id: topic for topic in metadata.image.topics.values()}
+        here = {topic.topic_id: topic for topic in self._metadata.image.topics.values()}
         return tuple(
             dataclasses.replace(topic, configs=dict(here[topic.topic_id].configs))
             if topic.topic_id in here
             else topic
             for topic in topics
         )
-
-    return taken
 
 
 class DonorPrimary:

@@ -41,7 +41,10 @@ class MirrorAccess:
         self._metadata = metadata
 
     async def take_newer(self, access: Access) -> None:
-        """Be as a donor is where it was told more by the primary, whose changes both have taken over in order (INV-QM3)."""
+        """Be as a donor is where it was told more by the primary, whose changes both have taken over in order (INV-QM3).
+
+        The number counts the changes of one history: of two it says nothing.
+        """
         if access.number > self._metadata.image.access.number:
             await self.take(access)
 

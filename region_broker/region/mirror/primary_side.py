@@ -141,9 +141,11 @@ class PrimarySide:
         self.doubt: Callable[[], str] = lambda: ""
         """Why this region's history may not count; empty where nothing is known against it (INV-SO9)."""
         self.promised_to: Callable[[], str] = lambda: ""
+        """The region that this one stands fenced for: nothing moves here until it acts, and it may copy all."""
         self.followed_version: Callable[[RegionEpoch], int] = lambda _: -1
         """Returns what `TopicRegistry.followed_version` says, of topics that were followed under a region epoch."""
-        """The region that this one stands fenced for: nothing moves here until it acts, and it may copy all."""
+        self.has_followed: Callable[[RegionEpoch], bool] = lambda _: True
+        """Returns whether access here is of whoever acts, or acted, under a region epoch (INV-QM3)."""
 
     def register(self, server: PeerServer) -> None:
         """Answer the link's messages on `server`."""
@@ -267,7 +269,7 @@ class PrimarySide:
         return TopicRegistry(
             metadata_version=image.version,
             topics=topics,
-            access=image.access,
+            access=image.access if self.has_followed(message.region_epoch) else None,
             followed_version=self.followed_version(message.region_epoch),
         )
 

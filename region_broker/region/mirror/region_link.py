@@ -10,7 +10,7 @@ Not here: the link's decisions (`geo_replicator.link.core`), the primary's answe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -37,8 +37,8 @@ from region_broker.limits import PARTITION_COUNT_MAX
 from region_broker.ports.network import Network
 from region_broker.region.mirror.donor import (
     DonorPrimary,
+    NewerConfigs,
     TakeTopics,
-    newer_configs,
     topics_as_told,
 )
 from region_broker.region.mirror.mirror_access import MirrorAccess, TakeAccess, no_access_taken
@@ -83,6 +83,8 @@ class Taking(NamedTuple):
 
     access: TakeAccess = no_access_taken
     topics: TakeTopics = topics_as_told
+    version: Callable[[], int] = lambda: -1
+    """Returns as of which version of the primary topics are here once what a donor said is carried out, -1: not known."""
 
 
 NOTHING_TAKEN: Final = Taking()
@@ -190,15 +192,20 @@ class _FetchUnderWay:
         return answer
 
 
-def taking_of(term: Term, metadata: MetadataSide, followed_version: int) -> Taking:
+def taking_of(
+    term: Term, metadata: MetadataSide, followed_version: int, *, has_followed: bool
+) -> Taking:
     """Return what becomes in `metadata` of what the primary of `term` says.
 
-    `followed_version`: as of which version of the primary the topics are here, where `term` is of a donor; -1: not known.
+    Where that is a donor: `followed_version`: as of which version of the primary the topics are here, -1: not known; `has_followed`:
+    whether access is here as of that primary (INV-QM3).
     """
     access = MirrorAccess(metadata)
-    if term.from_donor:
-        return Taking(access.take_newer, newer_configs(metadata, followed_version))
-    return Taking(access.take)
+    if not term.from_donor:
+        return Taking(access.take)
+    configs = NewerConfigs(metadata, followed_version)
+    take_access = access.take_newer if has_followed else access.take
+    return Taking(take_access, configs, lambda: configs.version)
 
 
 def primary_of(

@@ -38,7 +38,7 @@ from region_broker.region.mirror.mirror_log import MirrorPartitions, TidemarkLog
 from region_broker.region.mirror.mirror_topics import MirrorTopicStore
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.primary_side import PrimarySide
-from region_broker.region.mirror.region_link import primary_of, taking_of
+from region_broker.region.mirror.region_link import NOTHING_TAKEN, Taking, primary_of, taking_of
 from region_broker.region.mirror.shown_history import ShownHistory
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.protocol import PeerIdentity
@@ -122,12 +122,14 @@ class TidemarkService:
         self._logged: tuple[_ClaimedFrom, Cut] | None = None
         self._copies_donor = False
         self._followed = NEVER_FOLLOWED
+        self._taking = NOTHING_TAKEN
         self._heard_at_ms: int | None = None
         self._changes_at_primary: tuple[UndoneChange, ...] = ()
         self._history = ShownHistory(parts.partitions)
         self.starts: Final = NamedStarts(parts.partitions, lambda: ledgers_of(parts.metadata.image))
         parts.source.published = self._published
         parts.source.followed_version = self._followed_version
+        parts.source.has_followed = self._has_followed
         parts.source.waiting_since_ms = self._waiting_since_ms
 
     async def open_cut_leader(self, term: Term, adopts: bool) -> CutLeader:
@@ -160,7 +162,7 @@ class TidemarkService:
         rounds_before = TidemarkLog(parts.partitions, ledgers).rounds_before(parts.reached)
         self.view = MirrorView(parts.partitions, parts.clock, self._whole_wait_ms, rounds_before)
         logs = MirrorPartitions(parts.partitions, ledgers, self.view)
-        taking = taking_of(term, parts.metadata, self._followed_version(term.region_epoch))
+        taking = self._taking_of(term)
         primary = primary_of(parts.network, parts.addresses, term, parts.identity, logs, taking)
         ports = LinkPorts(
             primary=primary,
@@ -177,7 +179,6 @@ class TidemarkService:
             lineage=parts.lineage(),
             ledgers=ledgers,
         )
-        self._keep_from_primary(term)
         link = Link(ports, facts)
         link.restore()
         self.cut_leader = None
@@ -185,23 +186,54 @@ class TidemarkService:
         self.copies = logs
         return link
 
+    def _taking_of(self, term: Term) -> Taking:
+        """Return what becomes of what the primary of `term` says beside its records, by what was followed before."""
+        has_followed = self._has_followed(term.region_epoch)
+        version = self._followed_version(term.region_epoch)
+        self._keep_from_primary(term)
+        self._taking = taking_of(term, self._parts.metadata, version, has_followed=has_followed)
+        return self._taking
+
     def _keep_from_primary(self, term: Term) -> None:
         """Keep what the link to the primary knew: a loss statement speaks of the primary, not of who is copied from
         meanwhile (T24)."""
         if not term.from_donor:
             self._heard_at_ms, self._changes_at_primary = None, ()
             self._followed = NEVER_FOLLOWED
-        elif self.link is not None and not self._copies_donor:
-            self._heard_at_ms = self.link.lag.heard_at_ms
-            self._changes_at_primary = tuple(self.link.waiting_topic_changes())
-            self._followed = self.link.followed
+        else:
+            self._followed = self._followed_now()
+            if self.link is not None and not self._copies_donor:
+                self._heard_at_ms = self.link.lag.heard_at_ms
+                self._changes_at_primary = tuple(self.link.waiting_topic_changes())
         self._copies_donor = term.from_donor
 
     def _followed_version(self, region_epoch: RegionEpoch) -> int:
         """Return as of which version of the primary of that region epoch topics are here, -1 where that is not known (INV-QM4)."""
-        link = None if self._copies_donor else self.link
-        epoch, version = self._followed if link is None else link.followed
+        epoch, version = self._followed_now()
         return version if epoch == region_epoch else -1
+
+    def _followed_now(self) -> tuple[RegionEpoch, int]:
+        """Return as of which version of the primary topics are here, and under which region epoch."""
+        if self.link is None:
+            return self._followed
+        region_epoch, version = self.link.followed
+        if not self._copies_donor:
+            return region_epoch, version
+        # The donor's topics count once they are carried out: before that they may be half of each.
+        return (region_epoch, self._taking.version()) if version >= 0 else self._followed
+
+    def _has_followed(self, region_epoch: RegionEpoch) -> bool:
+        """Return whether access here is of whoever acts, or acted, under that region epoch, and not of another history (INV-QM3).
+
+        It comes with the topics, and before each tidemark.
+        """
+        domain, reached = self._parts.metadata.image.main_domain, self._parts.reached.point
+        acted = (domain.acting_region, domain.region_epoch) == (self._parts.region, region_epoch)
+        return (
+            acted
+            or reached.region_epoch == region_epoch
+            or self._followed_version(region_epoch) >= 0
+        )
 
     def change_pace(self, *, interval_ms: int, whole_wait_ms: int) -> None:
         """Publish, and wait at a mirror for whole transactions, as often and as long as that from now on."""

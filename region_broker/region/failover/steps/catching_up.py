@@ -90,7 +90,8 @@ def _way_out(outlook: Outlook, ahead: Mapping[str, TidemarkPoint]) -> str:
         f"region {donor} has reached {claim}, this region only {outlook.known_claim().point}, and the rest could"
         f" not be copied from there ({why}). Nothing was cut. To lose nothing that region {donor} has shown:"
         f" tidemark region failover --to {donor}. To give that up: tidemark region failover --to"
-        f" {outlook.region} --accept-behind"
+        f" {outlook.region} --accept-behind. Where region {donor} is lost by now, the same order, given again, goes on at what the regions"
+        " that answer have reached"
     )
 
 

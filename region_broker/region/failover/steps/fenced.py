@@ -2,7 +2,8 @@
 
 INV-FS5  a region acts again by itself only if every region says that nobody acts or is about to, and nothing that was
          acknowledged here lies beyond the last tidemark
-INV-FS7  the return of a region that holds no record names no log: an emptied folder joins behind any number of takeovers
+INV-FS7  the return of a region that holds no record names no log where it has no room in the record otherwise: an emptied folder joins
+         behind any number of takeovers. It does name them where there is room: an older version does not know one without
          1. A region has missed too many takeovers for the number of its logs: its return has no room in the record. 2. Its folder is
          emptied, and joins. 3. By then it has missed all takeovers that there ever were.
 What is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and none
@@ -13,14 +14,14 @@ Not here: cutting the logs on the way back (`region.failover.steps.effects`).
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from geo_replicator.directory import next_region_epoch
-from geo_replicator.failover import Phase, State, standing_reason
+from geo_replicator.failover import Phase, State, fold, standing_reason
 from geo_replicator.failover_events import (
     EntryRecord,
     Event,
@@ -37,11 +38,15 @@ from region_broker.region.failover.steps.outlook import Outlook
 from region_broker.region.failover.steps.recording import record_lineage
 
 _log: Final = logging.getLogger("tidemark.failover")
+HasRoom: TypeAlias = Callable[[Event, State], bool]
 _TAKING_OVER: Final = frozenset({Phase.FENCING, Phase.CUTTING, Phase.ADOPTING})
 
 
-async def learn_lineage(outlook: Outlook, state: State) -> Event:
-    """Stand still and ask until it is known who acts (T31). A region that is silent delays no answer of another one."""
+async def learn_lineage(outlook: Outlook, state: State, has_room: HasRoom) -> Event:
+    """Stand still and ask until it is known who acts (T31). A region that is silent delays no answer of another one.
+
+    `has_room`: see `FailoverRecord`.
+    """
     await outlook.parts.role.fence(standing_reason(state))
     awaited = _Awaited(outlook, state)
     try:
@@ -50,8 +55,9 @@ async def learn_lineage(outlook: Outlook, state: State) -> Event:
             async with aclosing(outlook.statuses_as_told()) as told:
                 async for statuses in told:
                     found = _whom_to_follow(outlook, state, statuses)
-                    if isinstance(found, ReturnBegun) and _holds_nothing(outlook):
-                        return await _in_brief(outlook, found)
+                    if isinstance(found, ReturnBegun):
+                        whole = not _holds_nothing(outlook) or has_room(found, fold(state, found))
+                        return found if whole else await _in_brief(outlook, found)
                     if found is not None:
                         return found
             if not _unseen_entries(outlook, state) and await may_reclaim(outlook, state, statuses):

@@ -1,5 +1,6 @@
 """Rule T24, the candidate's side of a donor: what it copies there never costs it what it holds itself."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.events import MirrorLogEnd
-from geo_replicator.lineage import LogKey
+from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
 from geo_replicator.link.comparing import agrees
-from geo_replicator.ports import LinkFailed
+from geo_replicator.ports import LinkFailed, Primary
 from geo_replicator.whole_cut import NO_ROUND
-from idempotency.identity import LeaderEpoch
+from geo_replicator.whole_ends import NOTHING_WHOLE
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.access_commands import ChangeAccess
 from region_broker.controller.metadata_commands import SetTopicConfigs
 from region_broker.region.mirror.donor import NEVER_DUE, DonorPrimary
@@ -20,7 +22,7 @@ from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.region_link import PeerPrimary, primary_of, taking_of
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.ports import Term
-from region_broker.region.tidemarks.service import ledgers_of
+from region_broker.region.tidemarks.service import TidemarkService, ledgers_of
 from region_broker.security.access import (
     WILDCARD,
     AccessChange,
@@ -33,6 +35,12 @@ from region_broker.security.access import (
 from tests.fixtures.linked_regions import REGION_EPOCH, Site, primary_and_mirror
 from tests.fixtures.waiting import until
 
+RIGHT = Acl(
+    ResourceType.TOPIC, PatternType.LITERAL, "orders", "User:mallory", WILDCARD, Operation.READ, Permission.ALLOW
+)  # fmt: skip
+GIVEN = ChangeAccess(AccessChange(acls_added=(RIGHT,)))
+REVOKED = ChangeAccess(AccessChange(acls_removed=(RIGHT,)))
+
 
 def seen_by(candidate: Site, donor_port: int) -> tuple[DonorPrimary, MirrorPartitions]:
     """Return the donor that listens there, as the candidate sees it, and the candidate's own logs."""
@@ -41,6 +49,19 @@ def seen_by(candidate: Site, donor_port: int) -> tuple[DonorPrimary, MirrorParti
     addresses = RegionAddresses({"mirror": [("127.0.0.1", donor_port)]})
     primary = PeerPrimary(candidate.network, addresses, "mirror", candidate.identity, REGION_EPOCH)
     return DonorPrimary(primary, logs), logs
+
+
+async def taking_from(
+    candidate: Site, donor: Site, version: int, *, has_followed: bool = True
+) -> tuple[Primary, MirrorPartitions]:
+    """Return the donor as the candidate takes from it what it says beside its records, and the candidate's own logs."""
+    port = await donor.listen()
+    term = Term(REGION_EPOCH, LeaderEpoch(0), "mirror", from_donor=True)
+    _, logs = seen_by(candidate, port)
+    taking = taking_of(term, candidate.metadata, version, has_followed=has_followed)
+    addresses = RegionAddresses({"mirror": [("127.0.0.1", port)]})
+    primary = primary_of(candidate.network, addresses, term, candidate.identity, logs, taking)
+    return primary, logs
 
 
 def ends_of(logs: MirrorPartitions) -> Mapping[LogKey, MirrorLogEnd]:
@@ -62,6 +83,7 @@ async def candidate_and_donor(folder: Path, *values: bytes) -> AsyncIterator[tup
             "copied",
         )
         following.cancel()
+        await asyncio.wait([following])  # else it may yet take over what a test changes
         donor.source.promised_to = lambda: "primary"
         yield candidate, donor
         donor.server.close()
@@ -110,33 +132,50 @@ async def test_INV_QM3_whoever_was_told_later_what_was_revoked_is_believed(
     tmp_path: Path, later: str
 ) -> None:
     """What one has reached says nothing of it: access comes at once, and records when there is room on the line."""
-    right = Acl(
-        ResourceType.TOPIC, PatternType.LITERAL, "orders", "User:mallory", WILDCARD, Operation.READ, Permission.ALLOW
-    )  # fmt: skip
     async with candidate_and_donor(tmp_path, b"a") as (candidate, donor):
-        given = ChangeAccess(AccessChange(acls_added=(right,)))
-        revoked = ChangeAccess(AccessChange(acls_removed=(right,)))
         for site in (candidate, donor):
-            await site.metadata.apply(given)
-        await (candidate if later == "candidate" else donor).metadata.apply(revoked)
-        port = await donor.listen()
-        addresses = RegionAddresses({"mirror": [("127.0.0.1", port)]})
-        term = Term(REGION_EPOCH, LeaderEpoch(0), "mirror", from_donor=True)
-        _, logs = seen_by(candidate, port)
-        primary = primary_of(
-            candidate.network,
-            addresses,
-            term,
-            candidate.identity,
-            logs,
-            taking_of(term, candidate.metadata, -1),
-        )
+            await site.metadata.apply(GIVEN)
+        await (candidate if later == "candidate" else donor).metadata.apply(REVOKED)
+        primary, logs = await taking_from(candidate, donor, -1)
         async with primary.session() as (session, _):
             await session.registry()
             assert candidate.metadata.image.access.acls == ()
-            await donor.metadata.apply(given)  # the second change that it was told, or the third
+            await donor.metadata.apply(GIVEN)  # the second change that it was told, or the third
             await session.fetch({key: end.end_offset for key, end in ends_of(logs).items()}, ())
-        assert candidate.metadata.image.access.acls == ((right,) if later == "donor" else ())
+        assert candidate.metadata.image.access.acls == ((RIGHT,) if later == "donor" else ())
+
+
+@pytest.mark.parametrize("astray", ["candidate", "donor"])
+async def test_INV_QM3_the_number_of_a_region_that_has_not_followed_the_primary_says_nothing(
+    tmp_path: Path, astray: str
+) -> None:
+    """It changed access while it was cut off, has returned, and had no link yet when the next primary was lost."""
+    async with candidate_and_donor(tmp_path, b"a") as (candidate, donor):
+        lost, kept = (candidate, donor) if astray == "candidate" else (donor, candidate)
+        for change in (GIVEN, REVOKED, GIVEN):
+            await lost.metadata.apply(change)
+        for change in (GIVEN, REVOKED):
+            await kept.metadata.apply(change)
+        donor.source.has_followed = lambda _: donor is kept
+        primary, logs = await taking_from(candidate, donor, -1, has_followed=candidate is kept)
+        async with primary.session() as (session, _):
+            await session.registry()
+            await session.fetch({key: end.end_offset for key, end in ends_of(logs).items()}, ())
+        assert candidate.metadata.image.access == kept.metadata.image.access
+        assert candidate.metadata.image.access.acls == ()
+
+
+async def test_INV_QM3_access_is_of_whoever_was_followed_or_acted_here(tmp_path: Path) -> None:
+    async with candidate_and_donor(tmp_path, b"a") as (acted, followed):
+        later = RegionEpoch(17)
+        for site in (acted, followed):
+            assert site.source.has_followed(REGION_EPOCH)
+            assert not site.source.has_followed(later)
+        started = TidemarkService(followed.tidemarks._parts)
+        told, reached = started._parts.source.has_followed, started._parts.reached
+        for point, follows in ((BEFORE_ALL, False), (TidemarkPoint(REGION_EPOCH, 1), True)):
+            await reached.save(point, NOTHING_WHOLE)
+            assert told(REGION_EPOCH) is follows, "what it has reached, a start finds"
 
 
 @pytest.mark.parametrize(
@@ -153,19 +192,26 @@ async def test_INV_QM4_configs_are_of_whoever_has_followed_the_primary_further(
             configs = {**topic.configs, "retention.ms": retention_ms}
             await site.metadata.apply(SetTopicConfigs(topic.topic_id, configs))
         donor.source.followed_version = lambda epoch: theirs if epoch == REGION_EPOCH else -1
-        port = await donor.listen()
-        addresses = RegionAddresses({"mirror": [("127.0.0.1", port)]})
-        term = Term(REGION_EPOCH, LeaderEpoch(0), "mirror", from_donor=True)
-        _, logs = seen_by(candidate, port)
-        primary = primary_of(
-            candidate.network,
-            addresses,
-            term,
-            candidate.identity,
-            logs,
-            taking_of(term, candidate.metadata, own),
-        )
+        primary, _ = await taking_from(candidate, donor, own)
         async with primary.session() as (session, _):
             _, topics = await session.registry()
         (told,) = (each for each in topics if each.topic_id == topic.topic_id)
         assert told.configs["retention.ms"] == ("1000" if counts == "own" else "2000")
+
+
+async def test_INV_QM4_of_two_donors_one_after_the_other_the_newer_configs_stay(
+    tmp_path: Path,
+) -> None:
+    """1. The first donor has newer configs, which are carried out, and is lost. 2. The second one has newer ones than were here first."""
+    async with candidate_and_donor(tmp_path, b"a") as (_, candidate):
+        service = candidate.tidemarks
+        assert service.link is not None
+        service.link.core.followed_version = 5
+        for number, (told, counts) in enumerate([(7, 7), (6, 7), (-1, -1)]):
+            before = service._followed_version(REGION_EPOCH)
+            term = Term(REGION_EPOCH, LeaderEpoch(0), f"donor {number}", from_donor=True)
+            link = service.open_link(term)
+            service._taking.topics((), told)
+            assert service._followed_version(REGION_EPOCH) == before, "nothing is carried out yet"
+            link.core.followed_version = NEVER_DUE
+            assert service._followed_version(REGION_EPOCH) == counts
