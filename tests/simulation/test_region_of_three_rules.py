@@ -350,8 +350,8 @@ async def deposed_with_a_change_under_way(
     store = first.node.storage.metadata
     wish_once, heard = store._wish_once, asyncio.Event()
 
-    async def held(payload: bytes, among: Any) -> str:
-        return await wish_once(payload, among) if heard.is_set() else "it is not heard"
+    async def held(payload: bytes, among: Any, left_ms: int) -> str:
+        return await wish_once(payload, among, left_ms) if heard.is_set() else "it is not heard"
 
     monkeypatch.setattr(store, "_wish_once", held)
     making = first.as_process(first.node.topics.create_topic(TOPIC, 2, {}))
