@@ -18,10 +18,9 @@ from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, TopicPa
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
 from region_broker.controller.cluster_image import MAIN_GROUP
-from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.raft.group_facts import GroupFacts
-from region_broker.controller.refusals import nobody_asked
+from region_broker.controller.refusals import NOT_ACTING, CommandRefused, nobody_asked
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.handlers.dispatch.deadlines import Deadlines
 from region_broker.handlers.dispatch.led_apart import (
