@@ -9,7 +9,7 @@ Not here: what goes of one log (`parts.retention`), when a round is due, and tha
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from idempotency.pieces import Pieces
@@ -74,7 +74,9 @@ class Upkeep:
                 is_used_up = due.budget is not None and due.budget.left <= 0
                 if is_used_up or yielding.due():
                     yield
-                    due = replace(due, budget=DeletionBudget())
+                    due = (
+                        self._due()
+                    )  # as of now: who wrote in between is idle since then (INV-PRR2)
                 if not is_used_up or count == 0:
                     break  # else it may have more
         self.count_producers()

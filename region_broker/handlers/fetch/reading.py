@@ -48,6 +48,8 @@ from region_broker.wire.codec.fast_paths.fetch import NO_REPLICA, FetchedRow
 
 LOOKS_MAX: Final = 10 * FIRST_LOOKS_MAX
 """Into how many segments of all its partitions a reading looks before it has read in what it lacks (INV-SGL1): some 60 ms."""
+LOGS_A_TRY: Final = LOOKS_MAX // FIRST_LOOKS_MAX
+"""Of so many logs one try reads in what a look at each of them lacks: a reading of more has as many more tries before it waits (INV-CO2)."""
 _LEADER_MAY_READ: Final = (ErrorCode.corrupt_message, ErrorCode.topic_authorization_failed)
 """What keeps one node from giving out what another one may (INV-HRD4)."""
 
@@ -184,7 +186,8 @@ class Reading:
         error: the frames that one keeps alive hold what was found, in a cycle, until the collector comes.
         """
         partitions = self._services.partitions
-        wait = partitions.cold_reads.may_wait(self._tries)
+        wanted = self._wanted()
+        wait = partitions.cold_reads.may_wait(self._tries // (1 + len(wanted) // LOGS_A_TRY))
         taken: list[Taken] = []
         partitions.opened_aside.begin_step(taken)
         self._nearer = self._services.nearer_nodes(self._rack, self._met_at)
@@ -195,7 +198,7 @@ class Reading:
         found: list[Read] = []
         lacking: list[ColdRange] = []
         looks_left = LOOKS_MAX
-        for seen, item in enumerate(self._wanted(), 1):
+        for seen, item in enumerate(wanted, 1):
             if seen % YIELD_ROWS == 0:  # the same when it reads again (INV-OPS4)
                 partitions.opened_aside.end_step()
                 yield

@@ -9,6 +9,7 @@ from idempotency.identity import LeaderEpoch
 from idempotency.pieces import drained
 from region_broker.handlers.fetch import reading
 from region_broker.handlers.fetch.reading import Reading
+from region_broker.log.cold_reads import WARM_TRIES_MAX
 from region_broker.log.failures import ColdRange, SealedRange
 from region_broker.partitions import opening_sealed
 from region_broker.partitions.fetch_sessions import Wanted
@@ -107,6 +108,20 @@ def test_INV_SGL1_a_fetch_has_read_in_together_what_first_looks_lack(
     assert isinstance(found, ColdRange)
     assert {each.path for each in (found, *found.others)} <= lacking
     assert len((found, *found.others)) == 7 * partitions
+
+
+def test_INV_SGL1_a_fetch_of_more_logs_than_one_try_reads_in_has_more_tries_before_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "LOGS_A_TRY", 1)
+    some = fixture(partition_count=2)
+    waited = []
+    for tries in (WARM_TRIES_MAX, 3 * WARM_TRIES_MAX - 1, 3 * WARM_TRIES_MAX):
+        fetch = reading_of(some)
+        fetch._tries = tries
+        drained(fetch.read())
+        waited.append(some.table.cold_reads.waited_count)
+    assert waited == [0, 0, 1], "two logs, and the try that any reading has"
 
 
 def test_INV_OPS5_nothing_is_given_back_that_other_keys_have_opened() -> None:

@@ -1,15 +1,19 @@
 """How many producers the logs of a node may know (INV-PRR1, INV-PRR2), by made-up producer ids."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.pieces import drained
 from idempotency.record_batch import ControlType
+from region_broker.partitions import upkeep
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.producer_room import FOUND_MS, IDLE_MS
 from region_broker.records.batches import Origin
+from region_broker.wire.cooperative_yield import CooperativeYield
 from tests.fixtures.node_logs import Fixture, append_marker, batch, fixture
 
 DAY_MS = 86_400_000
@@ -120,6 +124,25 @@ def test_INV_PRR2_above_half_the_idlest_go_early_and_make_room() -> None:
     some.maintain(lambda _: None)
     assert ids_of(some.partition) == {0, 3}
     assert sent(some.partition, 9).verdict is AppendVerdict.APPENDED
+
+
+def test_INV_PRR2_a_long_round_counts_who_wrote_meanwhile_from_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. A round begins, and takes a minute. 2. Meanwhile a producer writes to a log that it has not come to, and hears no answer. 3. It tries again
+    within fifteen minutes: forgotten, its batch would be written twice.
+    """
+    monkeypatch.setattr(upkeep, "CooperativeYield", partial(CooperativeYield, 1))
+    some = room_for(4, partition_count=2)
+    round_ = some.table.upkeep.maintain(lambda _: None)
+    next(round_)
+    some.clock.now_ms += 60_000
+    for n in range(4):
+        sent(some.partitions[1], n)
+    drained(round_)
+    some.clock.now_ms += IDLE_MS - 60_000
+    some.maintain(lambda _: None)
+    assert ids_of(some.partitions[1]) == {0, 1, 2, 3}
 
 
 def test_INV_PRR2_half_of_them_stay_a_day_as_in_Kafka() -> None:
