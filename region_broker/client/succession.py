@@ -7,9 +7,11 @@ INV-CP21  that nobody tells who holds the id is no word that nobody does
 The region epoch of a pair is the one that gave it out. A planned switch changes which region epoch acts and leaves pairs in
 force (INV-TC14), so it says nothing of who has been given one since; only a failover fences them all (T22).
 
-Where no answer came, the producer may hold what it does not know of. So a pair under a region epoch that it asked under since
-counts as its own while nothing was begun with it, and so does the next epoch where the region aborted what was open:
+Where no answer came, the producer may hold what it does not know of. So a pair under a region epoch that it asked under since, or
+that acted by the time it looks again, counts as its own while nothing was begun with it, and so does the next epoch where the
+region aborted what was open:
 
+    asked for, and not answered             the request is carried out by whoever acts by then, and aborts what is open first
     bumped for the producer's own pair      `last_producer_epoch` names it, and `previous_producer_id` where the id is another one:
                                             by an abort of its own (KIP-360), in whichever region epoch, or by a failover
     bumped by the region, after a time-out  the transaction was open for that long; another instance would have ended it
@@ -49,7 +51,7 @@ class Succession:
         return bool(self._asked_under)
 
     def ask_under(self, region_epoch: RegionEpoch) -> None:
-        """Note that a pair is asked for under a region epoch."""
+        """Note that a pair is asked for under a region epoch, or may have been given under it by now."""
         self._asked_under.add(region_epoch)
 
     def hold(self, standing: Standing | None) -> None:
@@ -84,7 +86,7 @@ class Succession:
             return True
         if standing.producer_epoch <= own.producer_epoch:
             return False
-        return not (timed_out and self.was_ended_by_region(standing))
+        return not ((timed_out or self.has_asked) and self.was_ended_by_region(standing))
 
     def was_ended_by_region(self, standing: Standing | None) -> bool:
         """Return whether what stands may be an abort of this producer's transaction by the region itself.
@@ -99,7 +101,10 @@ class Succession:
 
     def _may_be_what_was_asked_for(self, standing: Standing) -> bool:
         """Return whether no answer told of it: what this producer does not know of it has begun nothing with."""
-        return standing.region_epoch in self._asked_under and standing.state not in _BEGUN
+        asked = self._asked_under
+        if not asked or standing.state in _BEGUN:
+            return False
+        return min(asked) <= standing.region_epoch <= max(asked)
 
     def _was_bumped_for_own(self, standing: Standing) -> bool:
         own, last = self._own, standing.last_producer_epoch

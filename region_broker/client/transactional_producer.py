@@ -470,6 +470,9 @@ class TransactionalProducer:
         attempt_count = 0
         while True:
             await self._thread_is_free()
+            if self._succession.has_asked:  # whoever acts by now may have carried it out
+                left_s = deadline_s - time.monotonic()
+                self._succession.ask_under(await self._acting_epoch(left_s))
             await self._check_successor(deadline_s - time.monotonic())
             try:
                 acting = await self._acting_epoch(0.0)

@@ -286,6 +286,45 @@ async def test_INV_CP22_a_request_that_was_answered_by_nobody_is_repeated(
     assert instance.limits_s == [60.0, 15.0, 15.0, 15.0]
 
 
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize(
+    "given", [pair(4, SWITCHED), pair(0, SWITCHED, producer_id=11), pair(0, LATER, producer_id=11)]
+)
+async def test_INV_CP20_what_a_region_that_came_to_act_meanwhile_gave_to_a_request_is_the_own(
+    instance: Instance, given: Standing, answers: bool
+) -> None:
+    """1. A producer id is asked for. 2. Another region acts. 3. That one gives it: the request found it, or was carried there."""
+    regions = await began(instance)
+
+    def given_elsewhere() -> None:
+        instance.on_init = lambda: None
+        regions.acting, regions.stands = given.region_epoch, given
+        if not answers:
+            raise Unreachable("the answer is lost")
+
+    instance.on_init = given_elsewhere
+    await instance.meets(LOST)
+    await instance.meets(None)
+
+
+@pytest.mark.parametrize("state", ["prepare_abort", "complete_abort"])
+async def test_INV_CP20_an_abort_that_a_request_for_a_producer_id_began_is_the_own(
+    instance: Instance, state: str
+) -> None:
+    """1. The pair is from before a planned switch. 2. A new one is asked for: what was open is aborted first, which takes its time."""
+    regions = await began(instance)
+    regions.acting = SWITCHED
+
+    def slowly() -> None:
+        instance.on_init = lambda: None
+        regions.stands = pair(4, BEFORE, state)
+        raise Unreachable("its markers cannot be written yet")
+
+    instance.on_init = slowly
+    await instance.meets(LOST)
+    assert instance.given_count == 2
+
+
 async def test_INV_CP20_a_producer_id_that_was_asked_for_without_an_answer_counts_as_the_own(
     hasty: Instance,
 ) -> None:
