@@ -391,6 +391,9 @@ class MetadataStore:
             work = self._wish(encode_wish(wish_id, encoded, led), settled, in_term)
             try:
                 await to_its_end(work)
+            except MetadataUnsettled:
+                if not settled.done():
+                    raise  # else it took effect in the very moment in which it was given up: the image is shown as the asker's own
             finally:
                 del self._asked[wish_id]
                 self._go_on(wish_id)

@@ -1,14 +1,10 @@
 """What replication speaks of: the in-sync set, and a log's history by leader epochs, with the place where two of them part.
 
-INV-RPH1  what both logs hold below the meeting point of their histories is the same, whatever was cut or deleted in between
+INV-RPH1  what lies below the meeting point of two histories is the same in both, whatever was cut or deleted in between
           (KIP-101, KIP-279, KIP-320)
 INV-RPH3  they may meet below where the follower's log starts: then it has nothing of what the leader's has from there on
           1. B is away for longer than retention, and its log ends at 5; the others' begin at 10. 2. They are lost, and B is elected
           uncleanly. 3. One of them returns. 4. Were it to go on from 10, it would be in sync without what B has written from 5 to 10.
-INV-RPH4  a follower that has only records of leader epochs that the leader never had keeps its place where its log starts, unless the leader
-          has records of a newer leader epoch below there
-          1. F leads, deletes all that is committed, up to 12, and is lost with what it alone wrote from there on. 2. L has all up to
-          12, and is elected. 3. F returns: only its tail goes, as what it deleted is in L's log, which was elected cleanly.
 INV-RPH2  each question asks for an older leader epoch than the one before, so that the questions end
 
 Not here: who asks and what is cut (`following`), how a node keeps its epochs (`log.indexes.leader_epochs`).
@@ -101,7 +97,7 @@ def first_asked(own: LogHistory) -> LeaderEpoch:
 
 
 def compare(own: LogHistory, asked: LeaderEpoch, leaders: EpochEnd) -> MeetAt | AskAgain:
-    """Return where a follower's log meets the leader's, or what to ask next (INV-RPH1, INV-RPH3, INV-RPH4).
+    """Return where a follower's log meets the leader's, or what to ask next (INV-RPH1, INV-RPH3).
 
     `leaders` is the leader's `end_of(asked)`. `asked` was `first_asked`, then what this said. A leader that has nothing as old as `asked`
     has none of the follower's records that it was asked about: they meet where one of the logs starts.
@@ -110,9 +106,6 @@ def compare(own: LogHistory, asked: LeaderEpoch, leaders: EpochEnd) -> MeetAt | 
     if not own.epochs:
         return MeetAt(min(own.end_offset, leaders.end_offset))
     mine = own.end_of(leaders.leader_epoch)
-    if mine.leader_epoch == NO_LEADER_EPOCH:
-        # INV-RPH4: all that is here the leader never had, and what was deleted here is older than what it has from its end of `asked` on.
-        return MeetAt(min(own.log_start_offset, leaders.end_offset))
     if mine.leader_epoch == leaders.leader_epoch:
         return MeetAt(min(mine.end_offset, leaders.end_offset))
     # INV-RPH2: the leader has nothing of `asked`, and this log nothing of what it has instead.

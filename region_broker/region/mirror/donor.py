@@ -7,7 +7,7 @@ INV-QM2  a log is copied on only where both hold the same bytes up to the shorte
 INV-QM3  of users, ACLs, quotas and tokens the newer of both counts: who has reached less may have been told more
          1. The donor is cut off. 2. A right is revoked; the candidate, which has much to copy yet, hears of it at once. 3. The primary
          is lost. 4. Was the candidate to be as the donor is, the right would be back.
-         Both count the changes of one primary: who has followed that one says nothing of another history, and believes who has
+         The number counts the changes of one history: where both know theirs by another region epoch, the newer one counts
          1. A region acts, is cut off, and changes access; nobody hears of it. 2. Another one takes over, and revokes less often. 3. The
          first one returns, and has no link yet when that primary is lost. 4. Its number is the greater one, of a lost life.
 INV-QM4  so it is with the configs of topics, where both know as of which version of the primary they have them; else the donor's count

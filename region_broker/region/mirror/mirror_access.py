@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from geo_replicator.ports import LinkFailed
+from idempotency.identity import RegionEpoch
 from region_broker.controller.access_commands import FollowAccess
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused
@@ -26,10 +27,11 @@ _TOO_LARGE: Final = (
     "the primary's users, ACLs, quotas and tokens have {} bytes, of which an older version took more, and a region of several nodes takes over"
     " some {}: nothing is shown that is under them. Remove some at the primary"
 )
-TakeAccess: TypeAlias = Callable[[Access], Awaitable[None]]
+TakeAccess: TypeAlias = Callable[[Access, int], Awaitable[None]]
+"""Takes what a region says, and of which region epoch's history that is known to be, -1: not told."""
 
 
-async def no_access_taken(_access: Access) -> None:
+async def no_access_taken(_access: Access, _region_epoch: int) -> None:
     """Whoever only looks takes nothing over."""
 
 
@@ -40,15 +42,7 @@ class MirrorAccess:
         """Keep it in `metadata`."""
         self._metadata = metadata
 
-    async def take_newer(self, access: Access) -> None:
-        """Be as a donor is where it was told more by the primary, whose changes both have taken over in order (INV-QM3).
-
-        The number counts the changes of one history: of two it says nothing.
-        """
-        if access.number > self._metadata.image.access.number:
-            await self.take(access)
-
-    async def take(self, access: Access) -> None:
+    async def take(self, access: Access, _region_epoch: int = -1) -> None:
         """Be as the primary is; nothing is written where this region is so already."""
         ours = self._metadata.image.access
         if access == ours:
@@ -71,6 +65,30 @@ class MirrorAccess:
             raise LinkFailed(
                 f"the primary's users and ACLs cannot be kept here, so nothing is shown that is under them: {error}"
             ) from error
+
+
+class NewerAccess:
+    """Takes over what a donor says where it is the newer of both: a `TakeAccess` (INV-QM3).
+
+    The number counts the changes of one history: of two the one of the newer region epoch counts.
+    """
+
+    def __init__(
+        self, metadata: MetadataSide, access_epoch: int, region_epoch: RegionEpoch
+    ) -> None:
+        """Begin with what is here, of the history of `access_epoch`; `region_epoch`: that a donor which does not tell is believed to have followed."""
+        self._metadata = metadata
+        self._access = MirrorAccess(metadata)
+        self._access_epoch = access_epoch
+        self._region_epoch = region_epoch
+
+    async def __call__(self, access: Access, region_epoch: int) -> None:
+        """Be as the donor is, or stay."""
+        theirs = region_epoch if region_epoch >= 0 else self._region_epoch
+        ours = self._metadata.image.access.number
+        if (theirs, access.number) > (self._access_epoch, ours):
+            await self._access.take(access)
+            self._access_epoch = theirs
 
 
 async def _check_quotas(access: Access) -> None:

@@ -144,8 +144,8 @@ class PrimarySide:
         """The region that this one stands fenced for: nothing moves here until it acts, and it may copy all."""
         self.followed_version: Callable[[RegionEpoch], int] = lambda _: -1
         """Returns what `TopicRegistry.followed_version` says, of topics that were followed under a region epoch."""
-        self.has_followed: Callable[[RegionEpoch], bool] = lambda _: True
-        """Returns whether access here is of whoever acts, or acted, under a region epoch (INV-QM3)."""
+        self.access_epoch: Callable[[], int] = lambda: -1
+        """Returns the newest region epoch of whose history access here is known to be, -1 where of none (INV-QM3)."""
 
     def register(self, server: PeerServer) -> None:
         """Answer the link's messages on `server`."""
@@ -269,7 +269,8 @@ class PrimarySide:
         return TopicRegistry(
             metadata_version=image.version,
             topics=topics,
-            access=image.access if self.has_followed(message.region_epoch) else None,
+            access=image.access,
+            access_epoch=self.access_epoch(),
             followed_version=self.followed_version(message.region_epoch),
         )
 

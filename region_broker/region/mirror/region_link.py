@@ -41,7 +41,12 @@ from region_broker.region.mirror.donor import (
     TakeTopics,
     topics_as_told,
 )
-from region_broker.region.mirror.mirror_access import MirrorAccess, TakeAccess, no_access_taken
+from region_broker.region.mirror.mirror_access import (
+    MirrorAccess,
+    NewerAccess,
+    TakeAccess,
+    no_access_taken,
+)
 from region_broker.region.peers.addresses import RegionAddresses, opened_region
 from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.history_messages import (
@@ -71,6 +76,7 @@ from region_broker.region.peers.protocol import (
     TopicRegistry,
 )
 from region_broker.region.ports import MetadataSide, Term
+from region_broker.security.access import Access
 
 FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
 FETCH_WAIT_MS: Final = 1_000
@@ -168,8 +174,9 @@ class _FetchUnderWay:
     """A fetch that was sent; awaiting it gives the answer, decoded, once the access that came with it is kept here (INV-SAC1)."""
 
     def __init__(
-        self, answer: Awaitable[tuple[FetchedLogs, memoryview]], take_access: TakeAccess
-    ) -> None:
+        self, answer: Awaitable[tuple[FetchedLogs, memoryview]],
+        take_access: Callable[[Access], Awaitable[None]],
+    ) -> None:  # fmt: skip
         self._answer = answer
         self._take_access = take_access
 
@@ -193,18 +200,17 @@ class _FetchUnderWay:
 
 
 def taking_of(
-    term: Term, metadata: MetadataSide, followed_version: int, *, has_followed: bool
+    term: Term, metadata: MetadataSide, followed_version: int, *, access_epoch: int
 ) -> Taking:
     """Return what becomes in `metadata` of what the primary of `term` says.
 
-    Where that is a donor: `followed_version`: as of which version of the primary the topics are here, -1: not known; `has_followed`:
-    whether access is here as of that primary (INV-QM3).
+    Where that is a donor: `followed_version`: as of which version of the primary the topics are here, -1: not known; `access_epoch`:
+    of which region epoch's history access is here (INV-QM3).
     """
-    access = MirrorAccess(metadata)
     if not term.from_donor:
-        return Taking(access.take)
+        return Taking(MirrorAccess(metadata).take)
     configs = NewerConfigs(metadata, followed_version)
-    take_access = access.take_newer if has_followed else access.take
+    take_access = NewerAccess(metadata, access_epoch, term.region_epoch)
     return Taking(take_access, configs, lambda: configs.version)
 
 
@@ -230,6 +236,7 @@ class PeerPrimarySession:
         self._taking = taking
         self._client = client
         self._region_epoch = region_epoch
+        self._access_epoch = -1
 
     async def _call(self, message: PeerMessage, answer_type: type[AnyMessage]) -> AnyMessage:
         try:
@@ -267,8 +274,13 @@ class PeerPrimarySession:
         except ValueError as error:
             raise LinkFailed(f"the primary sent a topic that is none: {error}") from error
         if answer.access is not None:
-            await self._taking.access(answer.access)
+            self._access_epoch = answer.access_epoch
+            await self._take_access(answer.access)
         return answer.metadata_version, self._taking.topics(topics, answer.followed_version)
+
+    async def _take_access(self, access: Access) -> None:
+        """Take what the primary says now; of a donor it is of the history of which its registry is."""
+        await self._taking.access(access, self._access_epoch)
 
     async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
         """Return which topics of these logs the primary has deleted by a command (T34); it hears that the others are
@@ -324,7 +336,7 @@ class PeerPrimarySession:
             wait_ms_max=FETCH_WAIT_MS,
         )
         try:
-            return _FetchUnderWay(self._client.begin(message, FetchedLogs), self._taking.access)
+            return _FetchUnderWay(self._client.begin(message, FetchedLogs), self._take_access)
         except PeerUnreachable as error:
             raise LinkFailed(str(error)) from error
 

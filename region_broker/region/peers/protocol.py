@@ -312,8 +312,9 @@ class TopicRegistry(PeerMessage, frozen=True, kw_only=True):
     metadata_version: Offset
     topics: tuple[SyncedTopic, ...]
     access: Access | None = None
-    """Users' keys, ACLs, quotas and tokens at that version (INV-SAC1); None from a version that has none, or where they are of another
-    history (INV-QM3)."""
+    """Users' keys, ACLs, quotas and tokens at that version (INV-SAC1); None from a version that has none."""
+    access_epoch: OffsetOrNone = -1
+    """The newest region epoch of whose history they are known to be (INV-QM3); -1 from a version that does not tell."""
     followed_version: OffsetOrNone = -1
     """From a region that acts no more: as of which version of the primary it has followed these; -1 where it does not know (INV-QM4)."""
 

@@ -129,7 +129,7 @@ class TidemarkService:
         self.starts: Final = NamedStarts(parts.partitions, lambda: ledgers_of(parts.metadata.image))
         parts.source.published = self._published
         parts.source.followed_version = self._followed_version
-        parts.source.has_followed = self._has_followed
+        parts.source.access_epoch = self._access_epoch
         parts.source.waiting_since_ms = self._waiting_since_ms
 
     async def open_cut_leader(self, term: Term, adopts: bool) -> CutLeader:
@@ -188,10 +188,10 @@ class TidemarkService:
 
     def _taking_of(self, term: Term) -> Taking:
         """Return what becomes of what the primary of `term` says beside its records, by what was followed before."""
-        has_followed = self._has_followed(term.region_epoch)
+        access_epoch = self._access_epoch()
         version = self._followed_version(term.region_epoch)
         self._keep_from_primary(term)
-        self._taking = taking_of(term, self._parts.metadata, version, has_followed=has_followed)
+        self._taking = taking_of(term, self._parts.metadata, version, access_epoch=access_epoch)
         return self._taking
 
     def _keep_from_primary(self, term: Term) -> None:
@@ -222,18 +222,15 @@ class TidemarkService:
         # The donor's topics count once they are carried out: before that they may be half of each.
         return (region_epoch, self._taking.version()) if version >= 0 else self._followed
 
-    def _has_followed(self, region_epoch: RegionEpoch) -> bool:
-        """Return whether access here is of whoever acts, or acted, under that region epoch, and not of another history (INV-QM3).
+    def _access_epoch(self) -> int:
+        """Return the newest region epoch of whose history access here is known to be, -1 where of none (INV-QM3).
 
         It comes with the topics, and before each tidemark.
         """
-        domain, reached = self._parts.metadata.image.main_domain, self._parts.reached.point
-        acted = (domain.acting_region, domain.region_epoch) == (self._parts.region, region_epoch)
-        return (
-            acted
-            or reached.region_epoch == region_epoch
-            or self._followed_version(region_epoch) >= 0
-        )
+        domain = self._parts.metadata.image.main_domain
+        acted = domain.region_epoch if domain.acting_region == self._parts.region else -1
+        followed, version = self._followed_now()
+        return max(acted, self._parts.reached.point.region_epoch, followed if version >= 0 else -1)
 
     def change_pace(self, *, interval_ms: int, whole_wait_ms: int) -> None:
         """Publish, and wait at a mirror for whole transactions, as often and as long as that from now on."""

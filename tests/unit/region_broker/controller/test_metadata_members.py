@@ -229,6 +229,20 @@ async def test_INV_M25_who_is_to_stop_waits_no_longer_for_what_is_under_way() ->
         assert await waiting - hastened < 2
 
 
+@simulated
+async def test_INV_M25_what_takes_effect_in_the_moment_in_which_it_is_given_up_was_done() -> None:
+    """Its image is shown as the asker's own, so whoever asked has to go on with it: nobody else opens the logs of a topic."""
+    for number, node in enumerate((await three_nodes(Bus()))[:2]):
+        wish = node.store._wish
+
+        async def given_up_then(*asked: Any, wish: Any = wish) -> None:
+            await wish(*asked)
+            raise MetadataUnsettled("the time is over")
+
+        node.store._wish = given_up_then  # type: ignore[method-assign]
+        assert f"t{number}" in (await node.store.apply(topic(number))).topics
+
+
 async def given_up(store: MetadataStore, command: CreateTopic) -> float:
     """Return when a command was not waited for any more."""
     with pytest.raises(MetadataUnsettled):

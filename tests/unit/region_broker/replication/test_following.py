@@ -235,26 +235,6 @@ def test_INV_RPH3_a_log_that_starts_where_the_leaders_has_ended_shares_nothing_w
     assert SendFetch(1, {Y: 2}, (), {Y: 2}, {}) in effects
 
 
-@pytest.mark.parametrize(
-    ("leaders_end", "hw", "stops"),
-    [(12, 12, False), (14, 12, False), (11, 12, True), (12, 13, True)],
-)
-def test_INV_RPH4_a_log_of_records_that_the_leader_never_had_keeps_where_it_starts(
-    leaders_end: int, hw: int, stops: bool
-) -> None:
-    """1. It leads, deletes all that is committed, and is lost with what it alone wrote behind. 2. Another one is elected cleanly.
-
-    It stops where that one has gone on below its start, or lacks what was committed: nobody elected such a leader cleanly.
-    """
-    follower = Follower()
-    follower.connected(x=local((E3, 12), end=15, hw=hw, start=12))
-    effects = follower.checked((X, answer(E3, E2, leaders_end)))
-    if stops:
-        assert effects[0] == DivergedBelowHighWatermark(X, min(12, leaders_end), hw)
-    else:
-        assert effects[:2] == [CutLog(X, 12), SendFetch(1, {X: 12}, (), {X: 12}, {})]
-
-
 def test_INV_RPH3_a_log_without_records_asks_for_the_leaders_end() -> None:
     follower = Follower()
     own = local(end=5, hw=5, start=5)

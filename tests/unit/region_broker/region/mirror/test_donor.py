@@ -13,7 +13,7 @@ from geo_replicator.link.comparing import agrees
 from geo_replicator.ports import LinkFailed, Primary
 from geo_replicator.whole_cut import NO_ROUND
 from geo_replicator.whole_ends import NOTHING_WHOLE
-from idempotency.identity import LeaderEpoch, RegionEpoch
+from idempotency.identity import LeaderEpoch
 from region_broker.controller.access_commands import ChangeAccess
 from region_broker.controller.metadata_commands import SetTopicConfigs
 from region_broker.region.mirror.donor import NEVER_DUE, DonorPrimary
@@ -52,13 +52,13 @@ def seen_by(candidate: Site, donor_port: int) -> tuple[DonorPrimary, MirrorParti
 
 
 async def taking_from(
-    candidate: Site, donor: Site, version: int, *, has_followed: bool = True
+    candidate: Site, donor: Site, version: int, *, access_epoch: int = REGION_EPOCH
 ) -> tuple[Primary, MirrorPartitions]:
     """Return the donor as the candidate takes from it what it says beside its records, and the candidate's own logs."""
     port = await donor.listen()
     term = Term(REGION_EPOCH, LeaderEpoch(0), "mirror", from_donor=True)
     _, logs = seen_by(candidate, port)
-    taking = taking_of(term, candidate.metadata, version, has_followed=has_followed)
+    taking = taking_of(term, candidate.metadata, version, access_epoch=access_epoch)
     addresses = RegionAddresses({"mirror": [("127.0.0.1", port)]})
     primary = primary_of(candidate.network, addresses, term, candidate.identity, logs, taking)
     return primary, logs
@@ -127,16 +127,21 @@ async def test_T24_only_the_region_that_was_promised_may_copy(tmp_path: Path) ->
                 await session.check(ends_of(logs))
 
 
+@pytest.mark.parametrize("told", [int(REGION_EPOCH), int(REGION_EPOCH) - 1, -1])
 @pytest.mark.parametrize("later", ["candidate", "donor"])
 async def test_INV_QM3_whoever_was_told_later_what_was_revoked_is_believed(
-    tmp_path: Path, later: str
+    tmp_path: Path, later: str, told: int
 ) -> None:
-    """What one has reached says nothing of it: access comes at once, and records when there is room on the line."""
+    """What one has reached says nothing of it: access comes at once, and records when there is room on the line. Nor need either have followed
+    the last primary, which may have been lost before it told anything; an older donor does not say.
+    """
     async with candidate_and_donor(tmp_path, b"a") as (candidate, donor):
         for site in (candidate, donor):
             await site.metadata.apply(GIVEN)
         await (candidate if later == "candidate" else donor).metadata.apply(REVOKED)
-        primary, logs = await taking_from(candidate, donor, -1)
+        donor.source.access_epoch = lambda: told
+        ours = told if told >= 0 else int(REGION_EPOCH)
+        primary, logs = await taking_from(candidate, donor, -1, access_epoch=ours)
         async with primary.session() as (session, _):
             await session.registry()
             assert candidate.metadata.image.access.acls == ()
@@ -145,9 +150,10 @@ async def test_INV_QM3_whoever_was_told_later_what_was_revoked_is_believed(
         assert candidate.metadata.image.access.acls == ((RIGHT,) if later == "donor" else ())
 
 
+@pytest.mark.parametrize("before", [0, int(REGION_EPOCH) - 1])
 @pytest.mark.parametrize("astray", ["candidate", "donor"])
 async def test_INV_QM3_the_number_of_a_region_that_has_not_followed_the_primary_says_nothing(
-    tmp_path: Path, astray: str
+    tmp_path: Path, astray: str, before: int
 ) -> None:
     """It changed access while it was cut off, has returned, and had no link yet when the next primary was lost."""
     async with candidate_and_donor(tmp_path, b"a") as (candidate, donor):
@@ -156,8 +162,11 @@ async def test_INV_QM3_the_number_of_a_region_that_has_not_followed_the_primary_
             await lost.metadata.apply(change)
         for change in (GIVEN, REVOKED):
             await kept.metadata.apply(change)
-        donor.source.has_followed = lambda _: donor is kept
-        primary, logs = await taking_from(candidate, donor, -1, has_followed=candidate is kept)
+        epoch_of = {id(lost): before, id(kept): int(REGION_EPOCH)}
+        donor.source.access_epoch = lambda: epoch_of[id(donor)]
+        primary, logs = await taking_from(
+            candidate, donor, -1, access_epoch=epoch_of[id(candidate)]
+        )
         async with primary.session() as (session, _):
             await session.registry()
             await session.fetch({key: end.end_offset for key, end in ends_of(logs).items()}, ())
@@ -167,15 +176,13 @@ async def test_INV_QM3_the_number_of_a_region_that_has_not_followed_the_primary_
 
 async def test_INV_QM3_access_is_of_whoever_was_followed_or_acted_here(tmp_path: Path) -> None:
     async with candidate_and_donor(tmp_path, b"a") as (acted, followed):
-        later = RegionEpoch(17)
         for site in (acted, followed):
-            assert site.source.has_followed(REGION_EPOCH)
-            assert not site.source.has_followed(later)
+            assert site.source.access_epoch() == REGION_EPOCH
         started = TidemarkService(followed.tidemarks._parts)
-        told, reached = started._parts.source.has_followed, started._parts.reached
-        for point, follows in ((BEFORE_ALL, False), (TidemarkPoint(REGION_EPOCH, 1), True)):
+        told, reached = started._parts.source.access_epoch, started._parts.reached
+        for point in (BEFORE_ALL, TidemarkPoint(REGION_EPOCH, 1)):
             await reached.save(point, NOTHING_WHOLE)
-            assert told(REGION_EPOCH) is follows, "what it has reached, a start finds"
+            assert told() == point.region_epoch, "what it has reached, a start finds"
 
 
 @pytest.mark.parametrize(
