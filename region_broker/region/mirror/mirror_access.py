@@ -31,7 +31,7 @@ TakeAccess: TypeAlias = Callable[[Access, int], Awaitable[None]]
 """Takes what a region says, and of which region epoch's history that is known to be, -1: not told."""
 
 
-async def no_access_taken(_access: Access, _region_epoch: int) -> None:
+async def no_access_taken(_access: Access, _access_epoch: int) -> None:
     """Whoever only looks takes nothing over."""
 
 
@@ -42,7 +42,7 @@ class MirrorAccess:
         """Keep it in `metadata`."""
         self._metadata = metadata
 
-    async def take(self, access: Access, _region_epoch: int = -1) -> None:
+    async def take(self, access: Access, _access_epoch: int = -1) -> None:
         """Be as the primary is; nothing is written where this region is so already."""
         ours = self._metadata.image.access
         if access == ours:
@@ -82,9 +82,9 @@ class NewerAccess:
         self._access_epoch = access_epoch
         self._region_epoch = region_epoch
 
-    async def __call__(self, access: Access, region_epoch: int) -> None:
+    async def __call__(self, access: Access, access_epoch: int) -> None:
         """Be as the donor is, or stay."""
-        theirs = region_epoch if region_epoch >= 0 else self._region_epoch
+        theirs = access_epoch if access_epoch >= 0 else self._region_epoch
         ours = self._metadata.image.access.number
         if (theirs, access.number) > (self._access_epoch, ours):
             await self._access.take(access)

@@ -239,7 +239,7 @@ async def test_INV_M25_what_takes_effect_in_the_moment_in_which_it_is_given_up_w
             await wish(*asked)
             raise MetadataUnsettled("the time is over")
 
-        node.store._wish = given_up_then  # type: ignore[method-assign]
+        node.store._wish = given_up_then  # type: ignore[method-assign, assignment]
         assert f"t{number}" in (await node.store.apply(topic(number))).topics
 
 
