@@ -13,8 +13,8 @@ import asyncio
 import gc
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -210,16 +210,12 @@ def rows_of(results: Sequence[tuple[Case, Steps, str]]) -> Iterator[str]:
         )
 
 
-async def _all(
-    chosen: Sequence[Case], count: int, say: Callable[[str], None]
-) -> list[tuple[Case, Steps, str]]:
-    results = []
+async def _all(chosen: Sequence[Case], count: int, results: list[tuple[Case, Steps, str]]) -> None:
     for number, case in enumerate(chosen):
+        if number % 20 == 0:
+            click.echo(f"{number} of {len(chosen)}", err=True)
         with tempfile.TemporaryDirectory() as folder:
             results.append((case, *await played(case, count, Path(folder))))
-        if number % 20 == 0:
-            say(f"{number} of {len(chosen)}")
-    return results
 
 
 @click.command()
@@ -230,7 +226,9 @@ async def _all(
 def main(only: str, count: int, rows: int, *, oldest: bool) -> None:
     """Print the longest steps of the event loop for the largest requests of each API."""
     chosen = list(cases(only, oldest=oldest))
-    results = asyncio.run(_all(chosen, count, lambda text: click.echo(text, err=True)))
+    results: list[tuple[Case, Steps, str]] = []
+    with suppress(KeyboardInterrupt):  # what was played is shown
+        asyncio.run(_all(chosen, count, results))
     for _, row in zip(range(rows), rows_of(results), strict=False):
         click.echo(row)
 
