@@ -22,7 +22,7 @@ Not here: the protocol (librdkafka), how its calls are waited for (`waiting_call
 import asyncio
 import enum
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, NoReturn, Self, TypeVar
@@ -419,28 +419,18 @@ class TransactionalProducer:
 
     async def _told(self, timeout_s: float) -> Standing | None:
         """Return what stands for the transactional id; raises `Unreachable` after `timeout_s` (INV-CP21), `Refused`."""
-        deadline_s = time.monotonic() + timeout_s
-        attempt_count = 0
-        while True:
-            try:
-                return await self._verdicts.standing(self._id)
-            except Unreachable:
-                if time.monotonic() > deadline_s:
-                    raise
-            attempt_count += 1
-            await asyncio.sleep(backoff_s(attempt_count))
+        return await _reached(lambda: self._verdicts.standing(self._id), timeout_s)
 
     async def _acting_epoch(self, timeout_s: float) -> RegionEpoch:
         """Return the region epoch that is acting, waiting through a failover; raises `Unreachable` after `timeout_s`."""
-        deadline_s = time.monotonic() + timeout_s
-        attempt_count = 0
-        while (epoch := await self._verdicts.region_epoch()) is None:
-            if time.monotonic() > deadline_s:
-                raise Unreachable(
-                    f"no region acts, so nobody tells who uses the transactional id {self._id!r} now"
-                )
-            attempt_count += 1
-            await asyncio.sleep(backoff_s(attempt_count))
+        return await _reached(self._acts_now, timeout_s)
+
+    async def _acts_now(self) -> RegionEpoch:
+        epoch = await self._verdicts.region_epoch()
+        if epoch is None:
+            raise Unreachable(
+                f"no region acts, so nobody tells who uses the transactional id {self._id!r} now"
+            )
         return epoch
 
     async def _rebuild(self) -> None:
@@ -519,3 +509,17 @@ class TransactionalProducer:
 
     async def _call(self, function: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+
+async def _reached(ask: Callable[[], Awaitable[Result]], timeout_s: float) -> Result:
+    """Return what `ask` returns, asking again while it raises `Unreachable`; raises that after `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
+    attempt_count = 0
+    while True:
+        try:
+            return await ask()
+        except Unreachable:
+            if time.monotonic() > deadline_s:
+                raise
+        attempt_count += 1
+        await asyncio.sleep(backoff_s(attempt_count))

@@ -74,9 +74,8 @@ class Upkeep:
                 is_used_up = due.budget is not None and due.budget.left <= 0
                 if is_used_up or yielding.due():
                     yield
-                    due = (
-                        self._due()
-                    )  # as of now: who wrote in between is idle since then (INV-PRR2)
+                    # As of now: who wrote in between is idle since then (INV-PRR2).
+                    due = self._due()
                 if not is_used_up or count == 0:
                     break  # else it may have more
         self.count_producers()
