@@ -2,6 +2,8 @@
 
 import asyncio
 import struct
+from collections.abc import Coroutine
+from typing import TypeVar
 
 from region_broker.limits import (
     FREE_HELD_BYTES,
@@ -18,6 +20,7 @@ from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.waiting import until
 from tests.unit.region_broker.wire.test_server import REQUEST, Served, served
 
+R = TypeVar("R")
 FRAME_BYTES = 4 * MIB
 SMALL_BYTES = FREE_HELD_BYTES // 2
 
@@ -42,13 +45,24 @@ async def turns() -> None:
         await asyncio.sleep(0.001)
 
 
-async def answered_in_time(fixture: Served, client: RawClient) -> None:
-    """Return once a client is answered, while time passes: on a busy machine a look at who is overdue may come late."""
+async def in_time(fixture: Served, awaited: Coroutine[None, None, R]) -> R:
+    """Wait for what a client sees, while time passes: on a busy machine a look at who is overdue may come late."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        answered = tasks.create_task(client.receive_raw())
-        while not answered.done():
+        task = tasks.create_task(awaited)
+        while not task.done():
             fixture.clock.pass_ms(1_000)
             await turns()
+    return task.result()
+
+
+async def answered_in_time(fixture: Served, client: RawClient) -> None:
+    """Return once a client is answered, while time passes."""
+    await in_time(fixture, client.receive_raw())
+
+
+async def closed_in_time(fixture: Served, client: RawClient) -> bool:
+    """Whether a client is cut off and told nothing, once time passes."""
+    return await in_time(fixture, client.closed())
 
 
 async def small_is_answered(fixture: Served) -> None:
@@ -231,7 +245,7 @@ async def test_a_large_request_behind_a_fetch_that_waits_gives_way() -> None:
         good.send_raw(small + small)  # nobody is in its way
         await until(lambda: memory.full)
         fixture.clock.pass_ms(PRESSED_TIMEOUT_MS + 1)
-        assert await asyncio.wait_for(greedy.closed(), 10)
+        assert await closed_in_time(fixture, greedy)
         fixture.gate.set()
         await good.receive_raw()
         await good.receive_raw()
@@ -254,7 +268,7 @@ async def test_a_small_request_behind_a_fetch_that_waits_keeps_no_turn_either() 
         for _ in range(2):
             fixture.clock.pass_ms(PRESSED_TIMEOUT_MS + 1)
             await turns()
-        assert await asyncio.wait_for(greedy.closed(), 10)
+        assert await closed_in_time(fixture, greedy)
         await answered_in_time(fixture, large)
 
 
@@ -321,7 +335,7 @@ async def test_who_sends_a_little_now_and_then_is_waited_for_no_longer_than_othe
             fixture.clock.pass_ms(1_000)
             slow.send_raw(bytes(MIB // 5))  # what wakes its reader
             await turns()
-        assert await asyncio.wait_for(slow.closed(), 10)
+        assert await closed_in_time(fixture, slow)
 
 
 async def test_whoever_is_held_back_is_not_cut_off_for_it() -> None:
