@@ -134,9 +134,9 @@ class Metrics:
             bound = self._by_api[name] = ApiMetrics()
         return bound
 
-    def error(self, api: str, error: str) -> None:
-        """Count one error code in an answer; both are names of the protocol."""
-        self._errors.labels(api, error).inc()
+    def error(self, api: str, error: str, count: int = 1) -> None:
+        """Count an error code that is so often in one answer; both are names of the protocol."""
+        self._errors.labels(api, error).inc(count)
 
     def render(self) -> bytes:
         """Return everything in Prometheus text format."""

@@ -46,7 +46,7 @@ async def handle_delete_acls(ctx: RequestContext, request: Any) -> Fields:
     check_count("DeleteAcls", len(request.filters))
     if not ctx.services.authorizer.in_force:
         return {"filter_results": [_row(SECURITY_DISABLED, NO_AUTHORIZER)] * len(request.filters)}
-    filters = [_read(each) for each in request.filters]
+    filters = await each_yielding(request.filters, _read, CooperativeYield())
     wide = sum(isinstance(each, AclFilter) and each.only is None for each in filters)
     if wide > OPEN_FILTERS_MAX:
         why = (
@@ -87,6 +87,7 @@ async def _remove(
         if denied is not None:
             return denied
         found: list[list[Acl]] = []
+        gone: dict[Acl, None] = {}
         told_count = 0
         for each in filters:
             acls = [] if isinstance(each, str) else await matching(access.acls, each, yielding)
@@ -94,7 +95,7 @@ async def _remove(
             told_count += len(acls)
             if told_count > TOLD_ACLS_MAX:
                 return ErrorCode.invalid_request
-        gone = dict.fromkeys(acl for acls in found for acl in acls)
+            gone.update(dict.fromkeys(acls))
         return (AccessChange(acls_removed=tuple(gone)) if gone else None), found
 
     nothing: list[list[Acl]] = [[] for _ in filters]

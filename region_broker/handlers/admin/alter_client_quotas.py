@@ -31,7 +31,8 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 async def handle_alter_client_quotas(ctx: RequestContext, request: Any) -> Fields:
     """Change the limits of each entity, or say why not; with `validate_only` only say whether it could be."""
     entries = request.entries
-    check_count("AlterClientQuotas", sum(1 + len(entry.ops) for entry in entries))
+    named = sum(max(1 + len(entry.ops), len(entry.entity)) for entry in entries)
+    check_count("AlterClientQuotas", named)
     try:
         refusals = await _change(ctx, request)
     except Refused as refused:

@@ -5,6 +5,7 @@ Not here: choosing an error (each API's file), counting (`region_broker.metrics`
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -26,7 +27,7 @@ def error_names(fields: Mapping[str, Any]) -> list[str]:
                 if value:
                     found.append(_name(value))
             elif isinstance(value, list | tuple):
-                waiting.extend(_rows(value))
+                waiting.extend(islice(_rows(value), left))
     return found
 
 

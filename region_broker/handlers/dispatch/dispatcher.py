@@ -22,6 +22,7 @@ Not here: sockets and order of answers (`wire.server`), the APIs (their own file
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -449,8 +450,8 @@ class Dispatcher:
         return await _encoded(incoming, answer)
 
     def _note_errors(self, api: Api, incoming: Incoming, names: Sequence[str]) -> None:
-        for name in names:
-            self._services.metrics.error(api.name, name)
+        for name, count in Counter(names).items():
+            self._services.metrics.error(api.name, name, count)
         if names:
             self._error_log.answered(api.name, names, lambda: trace_of(incoming))
 

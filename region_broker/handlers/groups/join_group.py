@@ -7,6 +7,7 @@ v5: static members (KIP-345).  v7: protocol type, null protocol on errors.  v9: 
 from typing import Any, Final
 
 from region_broker.groups.messages import JoinOutcome, JoinRequest
+from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, duration_ms, sight_of
@@ -15,6 +16,7 @@ from region_broker.handlers.groups.names import client_host, client_id
 
 async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
     """Join or rejoin; answered when the join phase ends."""
+    check_count("JoinGroup", len(request.protocols))
     session_timeout_ms = duration_ms(request.session_timeout)
     has_own_timeout = ctx.version >= 1
     instance_id = getattr(request, "group_instance_id", None)

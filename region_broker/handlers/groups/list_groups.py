@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from region_broker.groups.messages import GroupListing
+from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import sees, sees_cluster
 from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
@@ -13,8 +14,10 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 
 async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
     """Return the groups, filtered by state and type without regard to case."""
-    states = {name.lower() for name in getattr(request, "states_filter", ())}
-    types = {name.lower() for name in getattr(request, "types_filter", ())}
+    asked_states = getattr(request, "states_filter", ())
+    asked_types = getattr(request, "types_filter", ())
+    check_count("ListGroups", len(asked_states) + len(asked_types))
+    states, types = set(map(str.lower, asked_states)), set(map(str.lower, asked_types))
     verdict, listings = ctx.services.groups.list()
     every = sees_cluster(ctx, Operation.DESCRIBE)
     yielding, rows = CooperativeYield(), []

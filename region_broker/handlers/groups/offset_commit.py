@@ -5,7 +5,7 @@ Generation -1: simple.  Answered only when the offsets are durable (B15). Versio
 time of their own, which is ignored since KIP-211.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, Final
 
@@ -57,7 +57,8 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
         error_of = partial(_error, outcome, unknown, name)
         if name in denied:
             error_of = partial(_denied, name)
-        topics.append(_answered(topic, await each_yielding(topic.partitions, error_of, yielding)))
+        rows = await each_yielding(topic.partitions, partial(_row, error_of), yielding)
+        topics.append(_answered(topic, rows))
     return {"topics": topics}
 
 
@@ -74,21 +75,23 @@ def _denied(_name: TopicName | None, _part: Any) -> int:
     return TOPIC_DENIED
 
 
-def _answered(topic: Any, error_codes: list[int]) -> Mapping[str, Any]:
+def _row(error_of: Callable[[Any], int], part: Any) -> Fields:
+    return {"partition_index": part.partition_index, "error_code": error_of(part)}
+
+
+def _answered(topic: Any, rows: list[Fields]) -> Fields:
     return {
         "name": getattr(topic, "name", ""),
         "topic_id": getattr(topic, "topic_id", None),
-        "partitions": [
-            {"partition_index": part.partition_index, "error_code": error_code}
-            for part, error_code in zip(topic.partitions, error_codes, strict=True)
-        ],
+        "partitions": rows,
     }
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    row_of = partial(_row, lambda _: error_code)
     return {
         "topics": [
-            _answered(topic, [error_code] * len(topic.partitions)) for topic in request.topics
+            _answered(topic, list(map(row_of, topic.partitions))) for topic in request.topics
         ]
     }
 

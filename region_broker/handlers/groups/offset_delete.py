@@ -20,13 +20,13 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 
 async def handle_offset_delete(ctx: RequestContext, request: Any) -> Fields:
     """Delete the offsets named, or say why not, of the group or of a partition."""
+    if sum(len(topic.partitions) for topic in request.topics) > ADMIN_ITEMS_MAX:
+        return {"error_code": ErrorCode.invalid_request, "topics": []}
     asked = [
         TopicPartition(TopicName(topic.name), part.partition_index)
         for topic in request.topics
         for part in topic.partitions
     ]
-    if len(asked) > ADMIN_ITEMS_MAX:
-        return {"error_code": ErrorCode.invalid_request, "topics": []}
     yielding = CooperativeYield.of_a_write()
     known: list[TopicPartition] = []
     names = (tp.topic for tp in asked)

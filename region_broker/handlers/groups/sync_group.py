@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from region_broker.groups.messages import SyncRequest
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, REBALANCE_IN_PROGRESS
@@ -14,6 +15,7 @@ async def handle_sync_group(ctx: RequestContext, request: Any) -> Fields:
 
     A coordinator that loads has lost the rebalance: the member shall join again (as Kafka).
     """
+    check_count("SyncGroup", len(request.assignments))
     outcome = await ctx.services.groups.sync(
         request.group_id,
         SyncRequest(

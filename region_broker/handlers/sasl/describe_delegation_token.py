@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import sees
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
@@ -22,6 +23,7 @@ async def handle_describe_delegation_token(ctx: RequestContext, request: Any) ->
     tokens = tokens_for(ctx)
     if isinstance(tokens, ErrorCode):
         return {"error_code": tokens, "tokens": []}
+    check_count("DescribeDelegationToken", len(request.owners or ()))
     owners = None
     if request.owners is not None:
         owners = {f"{each.principal_type}:{each.principal_name}" for each in request.owners}

@@ -29,7 +29,7 @@ from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.log.failures import NotLeader, OffsetOutOfRange, PartitionFailed
 from region_broker.partitions.partition import Partition
 from region_broker.security.access import Operation, ResourceType
-from region_broker.wire.cooperative_yield import CooperativeYield
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _HIGH_WATERMARK: Final = -1
 _NO_OFFSET: Final = -1
@@ -66,6 +66,7 @@ async def handle_delete_records(ctx: RequestContext, request: Any) -> Fields:
         return await error_for_all(ctx, request, ErrorCode.invalid_request, _on_error)
     yielding = CooperativeYield.of_a_write()
     topics: list[tuple[str, list[_Order]]] = []
+    begun: list[_Order] = []
     for topic in request.topics:
         await yielding.row()
         orders: list[_Order] = []
@@ -75,16 +76,18 @@ async def handle_delete_records(ctx: RequestContext, request: Any) -> Fields:
             if not allowed:
                 orders.append(_Order(item.partition_index, TOPIC_DENIED))
                 continue
-            orders.append(await _begin(ctx, topic.name, item.partition_index, int(item.offset)))
+            order = await _begin(ctx, topic.name, item.partition_index, int(item.offset))
+            orders.append(order)
+            if order.partition is not None:
+                begun.append(order)
         topics.append((topic.name, orders))
-    begun = [order for _, orders in topics for order in orders if order.partition is not None]
     with suppress(TimeoutError):
         async with asyncio.timeout(request.timeout / timedelta(seconds=1)):
             for order in begun:
                 await _settle(ctx, order)
     return {
         "topics": [
-            {"name": name, "partitions": [order.row() for order in orders]}
+            {"name": name, "partitions": await each_yielding(orders, _Order.row, yielding)}
             for name, orders in topics
         ]
     }

@@ -16,7 +16,12 @@ from region_broker.controller.topic_configs import (
     TOPIC_CONFIGS,
     TopicConfig,
 )
-from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, TOO_LARGE_TEXT, described
+from region_broker.handlers.dispatch.answer_budget import (
+    TOO_LARGE,
+    TOO_LARGE_TEXT,
+    check_count,
+    described,
+)
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
@@ -40,6 +45,9 @@ async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields |
     yielding = CooperativeYield()
     if len(request.resources) > DESCRIBED_RESOURCES_MAX:
         return {"results": await each_yielding(request.resources, _too_many, yielding)}
+    check_count(
+        "DescribeConfigs", sum(len(each.configuration_keys or ()) for each in request.resources)
+    )
     shape = _Shape(
         ctx.version,
         documented=bool(getattr(request, "include_documentation", False)),

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from idempotency.ledger_records import TransactionRecord
 from region_broker.groups.modern.patterns.regex_syntax import RegexRefused
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
+from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import sees
 from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
@@ -27,6 +28,7 @@ _KNOWN_STATES: Final = frozenset(STATE_NAMES.values())
 
 async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
     """Return the transactional ids that pass every filter; states that do not exist are named."""
+    check_count("ListTransactions", len(request.state_filters) + len(request.producer_id_filters))
     unknown = [name for name in request.state_filters if name not in _KNOWN_STATES]
     found = ctx.services.txn_admin.listing()
     if isinstance(found, TxnVerdict):

@@ -9,12 +9,13 @@ Source: KafkaApis.scala `handleWriteTxnMarkersRequest`, ProducerAppendInfo.java 
 AbortTransactionHandler.java (what the sender retries).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
+from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.led_apart import OpenHere
 from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.registry import Api, Fields
@@ -47,6 +48,10 @@ assert set(_ERROR_OF) == set(TxnVerdict), "a transaction verdict has no Kafka er
 
 async def handle_write_txn_markers(ctx: RequestContext, request: Any) -> Fields:
     """Abort what each marker names; answered when nothing of it is open any more."""
+    check_count(
+        "WriteTxnMarkers",
+        sum(len(topic.partition_indexes) for marker in request.markers for topic in marker.topics),
+    )
     return {"markers": [await _result(ctx, marker) for marker in request.markers]}
 
 
@@ -119,12 +124,12 @@ def _is_open(partition: Partition, marker: Any) -> bool:
     return known is not None and known.txn_first_offset >= 0
 
 
-def _partitions(marker: Any) -> list[TopicPartition]:
-    return [
+def _partitions(marker: Any) -> Iterator[TopicPartition]:
+    return (
         TopicPartition(TopicName(topic.name), int(index))
         for topic in marker.topics
         for index in topic.partition_indexes
-    ]
+    )
 
 
 def _row(marker: Any, errors: dict[TopicPartition, int]) -> Fields:

@@ -130,6 +130,23 @@ MANY: dict[str, tuple[int, int, dict[str, Any]]] = {
     "OffsetFetch": (9, 8, offset_fetch(ADMIN_ITEMS_MAX + 1)),
     "LeaveGroup": (13, 5, {"group_id": "g", "members": [
         {"member_id": "m", "group_instance_id": None, "reason": None}] * (ADMIN_ITEMS_MAX + 1)}),
+    "JoinGroup": (11, 9, {
+        "group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": "", "group_instance_id": None,
+        "protocol_type": "consumer", "protocols": [{"name": "p", "metadata": b""}] * (ADMIN_ITEMS_MAX + 1), "reason": None}),
+    "SyncGroup": (14, 5, {
+        "group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None, "protocol_type": None, "protocol_name": None,
+        "assignments": [{"member_id": "m", "assignment": b""}] * (ADMIN_ITEMS_MAX + 1)}),
+    "ListGroups": (16, 5, {"states_filter": ["Empty"], "types_filter": ["classic"] * ADMIN_ITEMS_MAX}),
+    "ListTransactions": (66, 1, {
+        "state_filters": ["Ongoing"], "producer_id_filters": [1] * ADMIN_ITEMS_MAX, "duration_filter": -1}),
+    "DescribeConfigs": (32, 4, {
+        "resources": [{"resource_type": 2, "resource_name": "t", "configuration_keys": ["x"] * (ADMIN_ITEMS_MAX + 1)}],
+        "include_synonyms": False, "include_documentation": False}),
+    "WriteTxnMarkers": (27, 1, {"markers": [{
+        "producer_id": 1, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0,
+        "topics": [{"name": "t", "partition_indexes": [0] * (ADMIN_ITEMS_MAX + 1)}]}]}),
+    "AlterClientQuotas": (49, 1, {"validate_only": True, "entries": [{
+        "entity": [{"entity_type": "user", "entity_name": "u"}] * (ADMIN_ITEMS_MAX + 1), "ops": []}]}),
 }  # fmt: skip
 
 

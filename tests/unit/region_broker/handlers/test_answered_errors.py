@@ -1,8 +1,15 @@
 """Error codes are found wherever an answer carries them."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.answered_errors import any_without_error, error_names
+from region_broker.handlers.dispatch.answered_errors import (
+    ROWS_MAX,
+    any_without_error,
+    error_names,
+)
 
 
 def test_codes_of_the_answer_its_topics_and_its_partitions_are_found() -> None:
@@ -32,6 +39,21 @@ def test_the_answer_itself_and_codes_of_other_names_count() -> None:
 def test_lists_of_plain_values_and_unknown_codes_do_no_harm() -> None:
     assert error_names({"ids": [1, 2], "names": ["a"], "error_code": 9_999}) == ["9999"]
     assert error_names({}) == []
+
+
+def test_of_an_answer_with_very_many_rows_so_many_are_looked_at_and_taken() -> None:
+    taken = 0
+
+    class Rows(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            nonlocal taken
+            for row in super().__iter__():
+                taken += 1
+                yield row
+
+    names = error_names({"rows": Rows([{"error_code": 3}] * 3 * ROWS_MAX)})
+    assert len(names) == ROWS_MAX - 1, "the answer itself is a row"
+    assert taken <= ROWS_MAX
 
 
 def test_INV_DAR2_a_part_is_done_where_a_row_without_rows_of_its_own_has_no_error() -> None:
