@@ -3,6 +3,8 @@
 INV-HND1  every route of a node has its row here, and every row its route
 INV-HND2  a token may what its role covers; a user, or whoever a certificate names, what ACLs allow: an operation, on the cluster,
           on the topic or on the transactional id that the question names
+INV-HND5  such a short answer names no log, and none is looked at for it: whoever has a password may ask as often as it likes. Why a region does
+          not act may name topics: that is for who may describe the cluster, here, in verdicts and on the Kafka port
 INV-HND4  an answer about one thing leaves out topics that it names, and who asks may not see
 INV-HND3  who may not see all of `IN_BRIEF` routes is told what a load balancer and a client need, and nothing else
 Pure. Not here: who asks (`doors`).

@@ -42,7 +42,15 @@ class RegionApi(Protocol):
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """Return role, epochs, tidemark, lag, peers and topics."""
+        """Return role, epochs, tidemark, lag and peers."""
+        ...
+
+    def describe_in_brief(self) -> Mapping[str, Any]:
+        """Return whether the region acts, and its peers: what costs nothing and names nothing of anybody."""
+        ...
+
+    async def topics(self) -> Sequence[Mapping[str, Any]]:
+        """Return where the logs of each topic begin and end."""
         ...
 
     async def loss_statement(self) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@
 check, with the reason of each that fails.
 
 INV-HTM2  who may not see the checks is told whether the node is ready, and no more
+INV-HTM3  however many ask in one turn of the loop, checks are made once for all who are told no more than that: nobody must log in to ask
 INV-HTM1  metrics are collected a few families at a time, and made into text by a thread: the loop goes on. A family, which is a value
           for each label, is of one moment; two of them may be of two
 Not here: what a check looks at.
@@ -54,6 +55,28 @@ async def rendered(registry: CollectorRegistry, offload: Offload = asyncio.to_th
     return text[0]
 
 
+class _OncePerTurn:
+    """What is found once in a turn of the loop, for all who ask within it (INV-HTM3)."""
+
+    def __init__(self, find: Callable[[], bool]) -> None:
+        self._find = find
+        self._found: bool | None = None
+
+    def value(self) -> bool:
+        if self._found is None:
+            self._found = self._find()
+            asyncio.get_running_loop().call_soon(self._forget)
+        return self._found
+
+    def _forget(self) -> None:
+        self._found = None
+
+
+def _ready(*, is_ready: bool, **told: Any) -> web.Response:
+    body = {"status": READY if is_ready else "not ready", **told}
+    return answer(body, 200 if is_ready else 503)
+
+
 def add_health_routes(
     app: web.Application,
     checks: Mapping[str, Check],
@@ -64,19 +87,22 @@ def add_health_routes(
 ) -> None:
     """Add the three routes; `remark` says what is wrong elsewhere, `warning` what is of this node; neither makes it unready."""
 
+    brief = _OncePerTurn(lambda: all(check() is None for check in checks.values()))
+
     async def livez(_request: web.Request) -> web.Response:
         return answer({"status": "alive"})
 
     async def readyz(request: web.Request) -> web.Response:
+        if request.get(IN_BRIEF, False):
+            return _ready(is_ready=brief.value())
         reasons = {name: check() for name, check in checks.items()}
-        ready = all(reason is None for reason in reasons.values())
-        body: dict[str, Any] = {"status": READY if ready else "not ready"}
-        if not request.get(IN_BRIEF, False):
-            body["checks"] = {name: reason or "ok" for name, reason in reasons.items()}
-            body["remark"] = remark()
-            if warned := warning():
-                body["warning"] = warned
-        return answer(body, 200 if ready else 503)
+        told: dict[str, Any] = {
+            "checks": {name: reason or "ok" for name, reason in reasons.items()},
+            "remark": remark(),
+        }
+        if warned := warning():
+            told["warning"] = warned
+        return _ready(is_ready=all(reason is None for reason in reasons.values()), **told)
 
     async def metrics(_request: web.Request) -> web.Response:
         body = await rendered(registry)

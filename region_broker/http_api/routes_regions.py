@@ -61,10 +61,10 @@ class _RegionRoutes:
         self._api = api
 
     async def describe(self, request: web.Request) -> web.Response:
-        view = self._api.describe()
         if request.get(IN_BRIEF, False):
-            return answer(brief_region(view))
-        return answer(with_former_fields(view))
+            return answer(brief_region(self._api.describe_in_brief()))
+        topics = await self._api.topics()
+        return answer(with_former_fields({**self._api.describe(), "topics": topics}))
 
     async def loss_statement(self, request: web.Request) -> web.Response:
         return await self._statement(request, self._api.loss_statement)

@@ -156,9 +156,12 @@ class RegionRole:
         """Return whether the link runs."""
         return self._link_runs
 
-    def logs(self) -> list[RegionLog]:
-        """Return the partitions of this node, in a stable order."""
-        return sorted(self._services.logs(), key=lambda log: (log.topic_id, log.tp.partition))
+    def logs(self, *, failed_only: bool = False) -> list[RegionLog]:
+        """Return the partitions of this node, or those of them that have stopped, in a stable order."""
+        logs = self._services.logs()
+        return sorted(
+            (log for log in logs if log.failed is not None) if failed_only else logs, key=_order
+        )
 
     async def run(self) -> None:
         """Own the tasks of all services until cancelled; raises what one of them raised."""
@@ -391,6 +394,10 @@ class RegionRole:
             task.cancel()
         if stopping:
             await asyncio.wait(stopping)
+
+
+def _order(log: RegionLog) -> tuple[int, int]:
+    return log.topic_id.int, log.tp.partition  # a UUID compares in Python, a number does not
 
 
 def _nobody_is_told() -> None:

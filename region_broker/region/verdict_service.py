@@ -5,6 +5,7 @@ INV-VS1  the answer is never guessed: `lost` needs a region epoch that ended and
 INV-VS2  only the primary region answers: a mirror may not have copied what decides
 INV-VS3  one question costs a bounded amount of reading, in steps that give way to other work: below the last
          stable offset the aborted index answers, above it at most `scan_bytes_max` are looked through
+INV-VS5  so many questions at most look through a log at once, the others wait: a turn of the loop holds no step of each of them
 INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
          and was trimmed or compacted since
 
@@ -35,6 +36,7 @@ from region_broker.partitions.table import PartitionTable
 from region_broker.region.ports import MetadataSide
 
 SCAN_BYTES_MAX: Final = 64 * MIB
+SCANS_AT_ONCE_MAX: Final = 4
 # Some thousand small batches: a few ms on the loop.
 _STEP_BYTES: Final = 128 * KIB
 
@@ -77,6 +79,7 @@ class VerdictService:
         self._region = region
         self._scan_bytes_max = scan_bytes_max
         self._http_scheme = http_scheme
+        self._scans = asyncio.Semaphore(SCANS_AT_ONCE_MAX)
 
     @property
     def refusal(self) -> type[VerdictRefused]:
@@ -90,14 +93,13 @@ class VerdictService:
         image = self._metadata.image
         acting = image.domains[DEFAULT_DOMAIN].acting_region
         place = image.regions.get(acting)
+        # Why it does not act may name logs of others (INV-HND5).
         if place is None:  # it has no history yet
-            why = self._region.reason_not_acting
-            raise VerdictRefused(409, "not-acting", f"ask the region that acts ({why})")
+            raise VerdictRefused(409, "not-acting", "ask the region that acts: this one does not")
         raise VerdictRefused(
             409,
             "not-acting",
-            f"ask the primary region, {acting} as far as is known here"
-            f" ({self._region.reason_not_acting})",
+            f"ask the primary region, {acting} as far as is known here: this one does not act",
             region=acting,
             url=f"{self._http_scheme}://{place.http_host}:{place.http_port}",
         )
@@ -193,7 +195,9 @@ class VerdictService:
             for open_ in partition.state.open_transactions()
         ):
             return GivenVerdict("open", "no marker yet: the transaction is open or being completed")
-        return await self._by_scan(partition, header)
+        async with self._scans:
+            self.check_acting()  # it may have waited
+            return await self._by_scan(partition, header)
 
     async def _by_scan(self, partition: Partition, header: BatchHeader) -> GivenVerdict:
         """Look for the marker that closed the batch's transaction: the first of its producer behind it.

@@ -24,6 +24,7 @@ from region_broker.region.cluster.region_places import RegionPlaces
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.operations import FailoverOperations, OperationRefused
 from region_broker.region.ports import RegionLog
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +92,8 @@ class RegionService:
         return among_nodes is not None and among_nodes.follows
 
     def _failed(self) -> dict[TopicPartition, str]:
-        logs = self._driver.parts.role.logs()
-        failed = {log.tp: f"{log.tp}: {log.failed}" for log in logs if log.failed is not None}
-        return dict(list(failed.items())[:10])
+        failed = self._driver.parts.role.logs(failed_only=True)[:FAILED_NAMED_MAX]
+        return {log.tp: f"{log.tp}: {log.failed}" for log in failed}
 
     def _refuses_writes(self) -> str:
         """Say which writes of clients are refused and why; tidemarks that stop refuse none."""
@@ -116,8 +116,28 @@ class RegionService:
             return None
         return why, self._among.places.leader_http(but=self._driver.parts.role.node_id)
 
+    def describe_in_brief(self) -> Mapping[str, object]:
+        """Return what a client must know: whether this region acts, and where the others are met. No log is looked at (INV-HND5)."""
+        parts = self._driver.parts
+        domain, role = parts.metadata.image.domains[parts.domain], parts.role
+        return {
+            "region": self.region,
+            "acting": role.acting,
+            "region_epoch": domain.region_epoch,
+            "reason_not_acting": "" if role.acting else self._stands(),
+            "peers": self._among.places.rows(domain.acting_region),
+        }
+
+    def _stands(self) -> str:
+        phase = self._driver.state.phase.value
+        return f"its phase is {phase}; who may describe the cluster is told more"
+
+    async def topics(self) -> Sequence[Mapping[str, object]]:
+        """Return where each log of each topic begins and ends; gives way in between."""
+        return await _topics(self._driver.parts.role.logs())
+
     def describe(self) -> Mapping[str, object]:
-        """Return role, epochs, tidemark, lag, peers and topics."""
+        """Return role, epochs, tidemark, lag and peers; of the logs only those that have stopped."""
         parts, state = self._driver.parts, self._driver.state
         image = parts.metadata.image
         domain = image.domains[parts.domain]
@@ -156,7 +176,6 @@ class RegionService:
                 }
                 for entry in domain.lineage
             ],
-            "topics": _topics(parts.role.logs()),
         }
 
     def _heard(self) -> Mapping[str, object]:
@@ -242,6 +261,7 @@ class RegionService:
         return {"outstanding": outstanding, "may_hold_more": elsewhere.may_hold_more}
 
 
+FAILED_NAMED_MAX: Final = 10
 _NOT_KNOWN_HERE: Final[Mapping[str, object]] = {
     "tidemark": {"region_epoch": None, "number": None, "published_wall_ms": None, "age_ms": -1},
     "waits_for": "",
@@ -280,9 +300,11 @@ def _waits_for(state: State, lag: Mapping[str, object], nobody_acts: bool) -> st
     return "home_without_shown" if lag.get("refused_history") else ""
 
 
-def _topics(logs: Sequence[RegionLog]) -> list[dict[str, object]]:
+async def _topics(logs: Sequence[RegionLog]) -> list[dict[str, object]]:
     rows: dict[tuple[str, str], list[dict[str, object]]] = {}
+    yielding = CooperativeYield()
     for log in logs:
+        await yielding.row()
         rows.setdefault((str(log.tp.topic), str(log.topic_id)), []).append(
             {
                 "partition": log.tp.partition,

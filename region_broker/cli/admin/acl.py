@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SUPER_USERS: Final = "super_users"
+_NODE_NOT_KNOWN: Final = (
+    "Super users and the topic of the audit trail are not known: we may not see the node's configs."
+)
 
 
 @click.group(epilog="Example: tidemark acl add alice read,describe topic:orders")
@@ -196,10 +199,16 @@ def acl_explain(
     if acls is not None and _changes_trail(node, asked, what):  # rules for the cluster count, too
         acls += _acls_in_force(client, resource_of("cluster")) or []
     decision = _decision(acls, node, Identity(who, host), asked, what)
+    other_hosts = () if host else _hosts_that_differ(acls, node, who, asked, what)
     told: dict[str, Any] = {
         "principal": who, "operation": shown_operation(asked), "resource": what.shown, "host": host or "any",
-        "allowed": decision.allowed, "because": decision.why.value,
+        "allowed": decision.allowed, "because": decision.why.value, "otherwise_from_hosts": list(other_hosts),
+        "super_users_known": node.super_users is not None,
     }  # fmt: skip
+    if node.super_users is None:
+        click.echo(_NODE_NOT_KNOWN, err=True)
+    if other_hosts:
+        click.echo(f"It is otherwise from {', '.join(other_hosts)}: ask with --host.", err=True)
     if output == "json":
         print_json({**told, "rule": None if decision.acl is None else row_of(decision.acl)})
         return
@@ -207,8 +216,6 @@ def acl_explain(
     title = f"{who} {shown_operation(asked)} {what.shown}: {answer}, {decision.why.value}"
     rule = [] if decision.acl is None else [*row_of(decision.acl).items()]
     print_pairs(title, rule)
-    if node.super_users is None:
-        click.echo("Super users are not known: we may not see the node's configs.", err=True)
 
 
 class _Node(NamedTuple):
@@ -216,6 +223,19 @@ class _Node(NamedTuple):
 
     super_users: frozenset[str] | None = None
     trail_topic: str = ""
+
+
+def _hosts_that_differ(
+    acls: Sequence[Acl] | None, node: _Node, who: str, asked: Operation, what: Resource
+) -> Sequence[str]:
+    """Return the hosts that rules name one by one, and from which it is decided otherwise than from others."""
+    usual = _decision(acls, node, Identity(who, ""), asked, what).allowed
+    hosts = sorted({acl.host for acl in acls or ()} - {ANY_HOST})
+    return [
+        host
+        for host in hosts
+        if _decision(acls, node, Identity(who, host), asked, what).allowed != usual
+    ]
 
 
 def _changes_trail(node: _Node, asked: Operation, what: Resource) -> bool:

@@ -149,7 +149,7 @@ async def _change(ctx: RequestContext, resource: Any, plan: Plan, *, dry: bool) 
             if not ctx.services.region.acting:
                 raise Refused(
                     ErrorCode.invalid_request,
-                    f"{ctx.services.region.reason_not_acting}: ask for topics without nodes, then that is forwarded",
+                    "this region does not act: ask for topics without nodes, then that is forwarded",
                 )
             await _change_topic(ctx, name, plan(changes), dry=dry)
         case ResourceType.BROKER:

@@ -24,6 +24,7 @@ from kafka.admin import ACLPermissionType as PythonPermission
 from kafka.admin import ACLResourcePatternType as PythonPattern
 from kafka.admin import ResourceType as PythonType
 
+from region_broker.cli.admin import acl as acl_module
 from region_broker.cli.main import main
 from region_broker.security.access import Access, AccessChange, Operation
 from region_broker.security.access import ResourceType as Kind
@@ -99,10 +100,34 @@ async def test_acls_are_added_listed_explained_and_removed(wire: WireFixture) ->
     assert await listed(wire) == [everybody, *of_alice, ops]
 
 
+async def test_explain_says_what_it_does_not_know_and_from_which_hosts_it_is_otherwise(
+    wire: WireFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await run(wire, "add", "alice", "write", "topic:orders"))[0] == 0
+    assert (await run(wire, "add", "alice", "write", "topic:orders", "--deny", "--host", "10.0.0.7"))[0] == 0  # fmt: skip
+    code, text = await run(wire, "explain", "alice", "write", "topic:orders")
+    assert (code, "allowed" in text, "It is otherwise from 10.0.0.7" in text) == (0, True, True)
+    _, text = await run(wire, "explain", "alice", "write", "topic:orders", "--host", "10.0.0.8")
+    assert "otherwise" not in text
+    assert await json_explained(wire, "alice", "write", "topic:orders", "--host", "10.0.0.8") == ([], True)  # fmt: skip
+    monkeypatch.setattr(
+        acl_module, "_node_of", lambda _client: acl_module._Node()
+    )  # its configs are not told
+    _, text = await run(wire, "explain", ANONYMOUS, "write", "topic:orders")
+    assert "Super users and the topic of the audit trail are not known" in text
+    assert await json_explained(wire, ANONYMOUS, "write", "topic:orders") == ([], False)
+
+
+async def json_explained(wire: WireFixture, *words: str) -> tuple[list[str], bool]:
+    _, text = await run(wire, "explain", *words, "-o", "json")
+    found = json.loads(text[text.index("{") :])  # a warning may stand before it, for people
+    return found["otherwise_from_hosts"], found["super_users_known"]
+
+
 async def explained(wire: WireFixture, *words: str) -> tuple[bool, str, Any]:
     code, text = await run(wire, "explain", *words, "-o", "json")
     assert code == 0, text
-    found = json.loads(text)
+    found = json.loads(text[text.index("{") :])
     return found["allowed"], found["because"], found["rule"]
 
 

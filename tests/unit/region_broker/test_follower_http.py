@@ -88,6 +88,19 @@ async def test_a_follower_asks_nothing_of_what_only_a_leader_has(
     service.describe()
 
 
+async def test_INV_HND5_in_brief_no_log_is_named_and_none_is_looked_at(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, _ = following(pair, "")
+    pair.us.role.close_gate("what orders-0 showed up to 7 is not here")
+    monkeypatch.setattr(pair.us.role, "logs", pytest.fail)
+    brief = service.describe_in_brief()
+    assert (brief["region"], brief["acting"]) == ("us", False)
+    assert brief["reason_not_acting"] == (
+        "its phase is mirroring; who may describe the cluster is told more"
+    )
+
+
 async def test_a_mirror_that_nobody_leads_is_not_ready(pair: Pair) -> None:
     service, _ = following(pair)
     assert service.not_ready() == pair.us.role.reason_not_acting
