@@ -15,9 +15,10 @@ from region_broker.records.batches import Record, build_batch
 from region_broker.security.sealing.sealed_batch import LogPlace
 from region_broker.security.sealing.sealing import KeysFile, Sealing
 from tests.fixtures.sealing_keys import keys_in_files
+from tests.fixtures.secret_scan import noted
 
 TOPIC_ID = UUID("8f0c2b5d-e1d9-4f6e-8d6b-7c1f5a2e9d30")
-SECRET = b"only-who-may-read-it"
+SECRET = noted("only-by-the-key-51aa").encode()
 
 
 @pytest.fixture
