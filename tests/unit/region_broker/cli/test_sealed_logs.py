@@ -93,3 +93,14 @@ def test_INV_EX4_export_names_what_it_could_not_open(tmp_path: Path, keys: Path)
     assert done.exit_code == 0
     values = [json.loads(line)["value"] for line in done.stdout.splitlines()]
     assert values == ["plain", SECRET.decode()]
+
+
+def test_export_of_a_quarantine_says_what_prints_it(tmp_path: Path, keys: Path) -> None:
+    tail = tmp_path / f"{TOPIC_ID}-2" / "8-0-2.batches"
+    segment(keys, tail)
+    done = run("export", tail.parent, "--keys", keys)
+    assert done.exit_code == 2
+    assert "log dump --records" in done.stderr
+    assert SECRET.decode() not in done.stdout
+    shown = run("dump", tail, "--records", "--keys", keys)
+    assert SECRET.decode() in shown.stdout
