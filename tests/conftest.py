@@ -106,7 +106,6 @@ _who_asks_in_a_test = pytest.fixture(autouse=True)(_who_asks)
 # --- nothing that a test leaves holds a secret ------------------------------------------------------
 
 
-_LEFT = "secrets were left in folders (docs/TESTING.md, What a test leaves):"
 _TOLD = "secrets were printed or logged (docs/TESTING.md, What a test leaves):"
 
 
@@ -114,18 +113,12 @@ def _is_scanned(request: pytest.FixtureRequest) -> bool:
     return secret_scan.is_scanned(request.path.relative_to(request.config.rootpath).as_posix())
 
 
-def _check(*folders: Path) -> None:
-    found = secret_scan.found_in(folders)
-    if found:
-        pytest.fail("\n".join((_LEFT, *found)), pytrace=False)
-
-
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """Yield pytest's folder; when all that used it has ended it is looked through."""
     yield tmp_path
     if _is_scanned(request):
-        _check(tmp_path)
+        secret_scan.fail_where_found(tmp_path)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -139,7 +132,8 @@ def _folders_of_the_module(
     base = tmp_path_factory.getbasetemp()
     before = set(base.iterdir())
     yield
-    _check(*(each for each in base.iterdir() if each not in before and not each.is_symlink()))
+    made = (each for each in base.iterdir() if each not in before and not each.is_symlink())
+    secret_scan.fail_where_found(*made)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -147,7 +141,7 @@ def _folders_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Look through all that is left of a whole run: folders of fixtures that several modules share, too."""
     yield
     if secret_scan.is_of_a_whole_run():
-        _check(tmp_path_factory.getbasetemp())
+        secret_scan.fail_where_found(tmp_path_factory.getbasetemp())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,6 +20,7 @@ from region_broker.cli.lean import (
 )
 from region_broker.cli.output import EXIT_USAGE, fail
 from region_broker.config.node_config import ConfigError, NodeConfig, unknown_overlays
+from region_broker.ports.system.core_files import leave_no_core_file
 from region_broker.ports.system.descriptors import raise_descriptor_limit
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
     if check:
         _check(config, config_path, strange)
         return
+    leave_no_core_file()
     import_leanly()
     _configure_logs(config.log_level)
     if strange:

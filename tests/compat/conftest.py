@@ -16,6 +16,7 @@ import pytest
 
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.compat.places import NEW_GROUPS, PLACES, TESTED_PLACES, start
+from tests.fixtures import secret_scan
 from tests.fixtures.sealing_keys import keys_in_files
 
 _NUMBERS = itertools.count()
@@ -36,6 +37,9 @@ def bootstrap(
         start(cluster, place)
         yield cluster.plan.nodes[-1].bootstrap
         assert cluster.dead() == {}
+        secret_scan.save_metrics(cluster)
+    if secret_scan.is_scanned(secret_scan.SEALED_FOR_CLIENTS):
+        secret_scan.fail_where_found(folder)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from tests.fixtures.certificates import (
     user_certificate,
 )
 from tests.fixtures.kafka_port import frame_of, parse_answer
+from tests.fixtures.secret_scan import save_metrics
 from tests.process.tls_cluster import TlsCluster, open_tls_cluster
 
 USER: Final = "alice"
@@ -238,3 +239,4 @@ def open_world(folder: Path) -> Iterator[World]:
     ):
         cluster.start()
         yield World(cluster, folder, password)
+        save_metrics(cluster)

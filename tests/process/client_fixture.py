@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from region_broker.workbench.local_cluster import LocalCluster
+from tests.fixtures.secret_scan import save_metrics
 
 CALL_S = 20.0
 
@@ -36,6 +37,7 @@ def open_cluster(
         folder, region_count=region_count, port=0, new_cluster_id=UUID(int=7), settings=settings
     ) as cluster:
         yield cluster
+        save_metrics(cluster)
 
 
 def fail_over(cluster: LocalCluster, target: str) -> None:

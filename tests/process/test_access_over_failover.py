@@ -13,10 +13,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, ThrottleEvent
 from confluent_kafka.admin import AdminClient
 
+from region_broker.security.login import Security
 from region_broker.security.sasl.scram_keys import keys_of, line_of
+from region_broker.workbench.credentials import present_as
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.stage import wait_until
-from tests.fixtures.secret_scan import noted
+from tests.fixtures.secret_scan import noted, save_metrics
 from tests.fixtures.tidemark_forks import run_tidemark
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -41,6 +43,8 @@ def regions(tmp_path: Path) -> Iterator[LocalCluster]:
     ) as cluster:
         cluster.start()
         yield cluster
+        present_as(Security(user="root", password=ROOT))
+        save_metrics(cluster)
 
 
 def settings(bootstrap: str, user: str, password: str) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from chaos.nodes.clients import writers_write
 from chaos.soak_stage import ClusterStage
 from chaos.writers.fleet import Fleet
 from chaos.writers.writer import TOPIC
+from tests.fixtures.secret_scan import noted, save_metrics
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ANSWER_S = 20.0
+WORD = noted("behind-shut-doors-3c95")
 
 
 @contextmanager
@@ -36,9 +38,10 @@ def behind_doors(folder: Path) -> Iterator[tuple[ClusterStage, Guard, str]]:
         guard.prepare(bootstrap, writers_write(), 1)
         Fleet.prepare(bootstrap, 1, SEALED)
         producer = Producer({"bootstrap.servers": bootstrap, **doors.login(WRITER).kafka_config()})
-        producer.produce(TOPIC, value="1", partition=0)
+        producer.produce(TOPIC, value=WORD, partition=0)
         assert producer.flush(ANSWER_S) == 0
         yield stage, guard, bootstrap
+        save_metrics(stage.cluster)
     finally:
         stage.cluster.stop()
 

@@ -15,11 +15,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.stage import wait_until
+from tests.fixtures.secret_scan import noted
 from tests.process.client_fixture import CALL_S, open_cluster, read_all
 from tests.process.test_cli import run
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 TOPIC = "sealed"
+WORD = noted("gone-with-its-key-8e20")
 
 
 @pytest.fixture
@@ -73,11 +75,12 @@ def test_what_a_destroyed_version_sealed_is_gone_and_what_others_sealed_is_not(
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     topic = NewTopic(TOPIC, 1, 1, config={"tidemark.encryption": "secret"})
     admin.create_topics([topic])[TOPIC].result(CALL_S)
-    written = [f"r-{write(cluster, 'r-0')}"]
+    written = [f"{WORD} 0"]
+    assert write(cluster, written[0]) == 0
     run("key", "rotate", str(keys), "secret")
 
     def is_rotated() -> bool:
-        written.append(f"r-{len(written)}")
+        written.append(f"{WORD} {len(written)}")
         assert write(cluster, written[-1]) == len(written) - 1
         return len({*versions(cluster)}) == 2
 
@@ -96,4 +99,4 @@ def test_what_a_destroyed_version_sealed_is_gone_and_what_others_sealed_is_not(
         lambda: read_at(cluster, 0) == KafkaError.TOPIC_AUTHORIZATION_FAILED,
     )  # fmt: skip
     assert read_at(cluster, newest) == written[newest].encode()
-    assert write(cluster, "and on") == newest + 1
+    assert write(cluster, f"{WORD} and on") == newest + 1

@@ -15,9 +15,12 @@ from confluent_kafka.admin._scram import (
 )
 from confluent_kafka.cimpl import NewTopic
 
+from region_broker.security.login import Security
 from region_broker.security.sasl.scram_keys import keys_of, line_of
+from region_broker.workbench.credentials import present_as
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.stage import wait_until
+from tests.fixtures.secret_scan import save_metrics
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 CALL_S = 20
@@ -84,3 +87,5 @@ def test_users_are_made_at_a_mirror_and_log_in_everywhere(tmp_path: Path) -> Non
         producer.produce("orders", b"x", on_delivery=lambda error, _record: heard.append(error))
         producer.flush(CALL_S)
         assert heard == [None]
+        present_as(Security(user="root", password=ROOTS_PASSWORD))
+        save_metrics(cluster)

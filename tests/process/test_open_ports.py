@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import urllib.request
@@ -35,6 +36,8 @@ class Lived(NamedTuple):
     log: Sequence[dict[str, Any]]
     readyz: dict[str, Any]
     metrics: Sequence[str]
+    limits: str
+    """As the kernel has them, of the process."""
 
 
 def written(folder: Path, keys: str) -> int:
@@ -68,9 +71,10 @@ def lived(folder: Path, http_port: int) -> Lived:
         if not process.stdout.readline().startswith("ready "):
             raise AssertionError(process.communicate(timeout=TIMEOUT_S))
         readyz, metrics = json.loads(asked("/readyz")), asked("/metrics").splitlines()
+        limits = Path(f"/proc/{process.pid}/limits").read_text()
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=TIMEOUT_S)
-    return Lived([json.loads(line) for line in errors.splitlines()], readyz, metrics)
+    return Lived([json.loads(line) for line in errors.splitlines()], readyz, metrics, limits)
 
 
 def test_INV_EXP1_a_node_that_others_reach_does_not_start_unsecured(tmp_path: Path) -> None:
@@ -89,5 +93,6 @@ def test_INV_EXP1_a_node_that_may_be_open_warns_at_each_start_and_in_readyz(tmp_
         told = lived(tmp_path, http_port)
         [warned] = [each for each in told.log if each["event"].startswith("insecure = true: kafka (0.0.0.0:")]  # fmt: skip
         assert warned["level"] == "warning"
+        assert re.search(r"Max core file size +[01] ", told.limits), "INV-NCF1"
         assert (told.readyz["status"], told.readyz["warning"]) == ("ready", warned["event"])
         assert {f'tidemark_insecure_port{{port="{name}"}} 1.0' for name in PORTS} <= {*told.metrics}

@@ -15,10 +15,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.workbench.stage import wait_mirrored
 from tests.fixtures.sealing_keys import keys_in_files
+from tests.fixtures.secret_scan import noted
 from tests.process.client_fixture import CALL_S, open_cluster, read_all
 
 pytestmark = pytest.mark.process
-HIDDEN = "kept-from-the-disk-5b1c"
+HIDDEN = noted("kept-from-the-disk-5b1c")
 SHOWN = "left-in-the-open-5b1c"
 COUNT = 40
 

@@ -28,6 +28,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from region_broker.security.tls_contents import TlsFiles
 from tests.fixtures.certificates import NOW, authority, crl_of, put, user_certificate
+from tests.fixtures.secret_scan import save_metrics
 from tests.process.client_fixture import CALL_S, create_topic, fail_over, read_all
 from tests.process.tls_cluster import TlsCluster, open_tls_cluster
 
@@ -81,9 +82,13 @@ def metric(cluster: TlsCluster, reason: str) -> float:
     context = context_of(put(cluster.folder / "alice", user_certificate()))
     url = f"https://localhost:{cluster.plan.nodes[0].http_port}/metrics"
     with urllib.request.urlopen(url, context=context, timeout=CALL_S) as answer:
-        lines = answer.read().decode().splitlines()
+        said = answer.read().decode()
+    (cluster.folder / "metrics.txt").write_text(said)  # to be looked through with the log
     named = f'tidemark_tls_handshakes_failed_total{{port="kafka",reason="{reason}"}} '
-    return next((float(line.removeprefix(named)) for line in lines if line.startswith(named)), 0.0)
+    return next(
+        (float(line.removeprefix(named)) for line in said.splitlines() if line.startswith(named)),
+        0.0,
+    )
 
 
 @pytest.mark.parametrize("by", ["kafka", "MUTUAL", "INSIDE"])
@@ -338,3 +343,4 @@ def test_regions_that_speak_tls_to_each_other_fail_over(tmp_path: Path) -> None:
         regions.kill("eu")
         fail_over(regions, "us")
         assert read_all(us, "t") == [*VALUES, "forwarded"]
+        save_metrics(regions)

@@ -1,9 +1,12 @@
 """What a test leaves is looked through: a planted secret fails the test that left it, wherever it is, and is not shown."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -70,6 +73,43 @@ def test_what_is_planted_fails_the_test_that_left_it(tmp_path: Path) -> None:
     assert "7 passed, 6 errors" in said
     shown = said.split("short test summary")[1]
     assert "planted-" not in shown.replace("test_planting", "")
+
+
+def test_no_test_that_has_a_secret_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(secret_scan.VARIABLE, raising=False)
+    taken = re.compile(
+        rf"^(?:from|import) (?:{'|'.join(map(re.escape, secret_scan.SOURCES))})\b", re.MULTILINE
+    )
+    using = [
+        path.as_posix()
+        for path in Path("tests").rglob("test_*.py")
+        if taken.search(path.read_text())
+    ]
+    assert len(using) > len(secret_scan.SOURCES)
+    left_out = {path for path in using if not secret_scan.is_scanned(path)} - {
+        *secret_scan.PLANTING
+    }
+    assert left_out == set(), "add them to SCANNED"
+
+
+def test_what_a_node_says_at_metrics_is_saved_beside_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cast(
+        "Any",
+        SimpleNamespace(
+            running=["eu"],
+            data_dir=lambda name: tmp_path / name,
+            node=lambda name: SimpleNamespace(http=f"http://{name}"),
+        ),
+    )
+    (tmp_path / "eu").mkdir()
+    monkeypatch.setattr(secret_scan, "metrics_text", lambda url: f"password=planted-by-{url}")
+    secret_scan.save_metrics(cluster)
+    assert secret_scan.found_in([tmp_path]) == [
+        f"{tmp_path}/eu/metrics.txt at 0: password in a setting"
+    ]
+    (tmp_path / "eu" / "metrics.txt").unlink()
 
 
 def test_none_is_looked_through_where_that_is_said(tmp_path: Path) -> None:

@@ -13,12 +13,19 @@ import sys
 from bisect import bisect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 
 from idempotency.record_batch import BatchError, BatchHeader, ControlType, crc_ok, read_marker
 from region_broker.cli.inspect.log_dump import batches_of, log, segments_of
-from region_broker.cli.inspect.sealed_logs import NotOpened, keys_of, keys_option, opened
+from region_broker.cli.inspect.sealed_logs import (
+    QUARANTINED_TAILS,
+    NotOpened,
+    keys_of,
+    keys_option,
+    opened,
+)
 from region_broker.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, fail
 from region_broker.cli.records.lines import json_line
 from region_broker.log.cleaning.state import read_mark
@@ -33,6 +40,10 @@ from region_broker.security.sealing.sealing import Sealing
 
 __all__ = ["log"]
 
+_QUARANTINED: Final = (
+    "{} holds quarantined tails, and of their transactions nobody can say here which were committed: `tidemark log dump --records` prints what is"
+    " in each of its files"
+)
 Ends = dict[int, list[tuple[int, ControlType]]]
 """Of each producer: where its transactions ended, and how."""
 
@@ -89,6 +100,8 @@ def _partitions(folder: Path) -> list[Path]:
     )
     if numbered:
         return numbered
+    if any(folder.glob(QUARANTINED_TAILS)):
+        fail(_QUARANTINED.format(folder), EXIT_USAGE)
     if not folder.name.partition(".")[0].isdecimal():
         fail(f"{folder} is no topic's folder: it holds no partitions (0, 1, ...)", EXIT_NOT_FOUND)
     return [folder]

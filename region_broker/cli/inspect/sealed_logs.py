@@ -21,6 +21,7 @@ from region_broker.security.sealing.key_ring import RingError
 from region_broker.security.sealing.sealed_batch import LogPlace, SealBroken, key_ref
 from region_broker.security.sealing.sealing import KeysFile, Sealing
 
+QUARANTINED_TAILS: Final = "*.batches"
 _QUARANTINED: Final = re.compile(r"(.+)-(\d+)")
 """A quarantined tail lies in `<topic id>-<partition>`."""
 

@@ -66,6 +66,7 @@ from region_broker.limits import (
     LISTINGS_AT_ONCE_MAX,
     SMALL_LISTING_BYTES,
 )
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
     AnswerTooLarge,
@@ -134,7 +135,7 @@ class Dispatcher:
         Raises `CloseConnection` when the protocol has no other answer.
         """
         if incoming.peer.state.must_log_in and incoming.api_key not in BEFORE_LOGIN:
-            raise _not_logged_in(incoming)
+            raise self._not_logged_in(incoming)
         api = self._table.by_key.get(incoming.api_key)
         if api is None:
             raise CloseConnection(
@@ -178,6 +179,20 @@ class Dispatcher:
             if not answered:
                 _charge_unanswered(incoming)
         return settled(api, incoming, answer, clock())
+
+    def _not_logged_in(self, incoming: Incoming) -> CloseConnection:
+        """Return what ends a connection that asks for something before it has logged in (INV-LGI1), and record that (INV-LGI4)."""
+        before, host = incoming.peer.state.login.identity, host_of(incoming.peer.address)
+        who = Identity(ANONYMOUS_PRINCIPAL, host) if before is None else before
+        ended = "has not logged in" if before is None else f"was {who.principal}, and its session ended"  # fmt: skip
+        api = self._table.by_key.get(incoming.api_key)
+        self._services.audit.refused(
+            who, "request" if api is None else api.name,
+            reason="not-logged-in" if before is None else "session-ended",
+        )  # fmt: skip
+        return CloseConnection(
+            f"API {incoming.api_key} came from who {ended}: set security.protocol and sasl.mechanism in the client"
+        )
 
     def begin(self, incoming: Incoming, finish: FinishSlot) -> bool:
         """Serve a request without a task; `finish` gets the answer, perhaps before this returns.
@@ -542,17 +557,6 @@ def _charge_unanswered(incoming: Incoming) -> None:
     """Charge a request that ends its connection: who is limited may come back, and owes what it took (INV-HD9)."""
     if incoming.meter is not None:
         incoming.meter.settle(asyncio.get_running_loop().time())
-
-
-def _not_logged_in(incoming: Incoming) -> CloseConnection:
-    """Return what ends a connection that asks for something before it has logged in (INV-LGI1)."""
-    before = incoming.peer.state.login.identity
-    why = (
-        "has not logged in" if before is None else f"was {before.principal}, and its session ended"
-    )
-    return CloseConnection(
-        f"API {incoming.api_key} came from who {why}: set security.protocol and sasl.mechanism in the client"
-    )
 
 
 async def _in_turn(state: ConnectionState) -> asyncio.Lock | None:

@@ -12,6 +12,8 @@ from region_broker.handlers.sasl.token_requests import Tokens, ms_of
 from region_broker.security.access import AccessChange, DelegationToken
 from region_broker.security.sasl.tokens import renewed
 
+_NAME: Final = "ExpireDelegationToken"
+
 
 async def handle_expire_delegation_token(ctx: RequestContext, request: Any) -> Fields:
     """Have the token expire; below 0: at once."""
@@ -23,10 +25,10 @@ async def handle_expire_delegation_token(ctx: RequestContext, request: Any) -> F
         then = renewed(token, now_ms, period_ms, tokens.rules)
         return AccessChange(tokens_put=(then,)), then.expires_wall_ms
 
-    return await change_token(ctx, bytes(request.hmac), change)
+    return await change_token(ctx, _NAME, bytes(request.hmac), change)
 
 
 API: Final = Api(
-    40, "ExpireDelegationToken", range(1, 3), handle_expire_delegation_token, forward=True,
+    40, _NAME, range(1, 3), handle_expire_delegation_token, forward=True,
     on_error=on_error,
 )  # fmt: skip

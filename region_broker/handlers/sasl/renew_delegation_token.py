@@ -12,6 +12,8 @@ from region_broker.handlers.sasl.token_requests import Tokens, ms_of
 from region_broker.security.access import AccessChange, DelegationToken
 from region_broker.security.sasl.tokens import renewed
 
+_NAME: Final = "RenewDelegationToken"
+
 
 async def handle_renew_delegation_token(ctx: RequestContext, request: Any) -> Fields:
     """Renew the token."""
@@ -21,10 +23,10 @@ async def handle_renew_delegation_token(ctx: RequestContext, request: Any) -> Fi
         later = renewed(token, now_ms, period_ms, tokens.rules)
         return AccessChange(tokens_put=(later,)), later.expires_wall_ms
 
-    return await change_token(ctx, bytes(request.hmac), change)
+    return await change_token(ctx, _NAME, bytes(request.hmac), change)
 
 
 API: Final = Api(
-    39, "RenewDelegationToken", range(1, 3), handle_renew_delegation_token, forward=True,
+    39, _NAME, range(1, 3), handle_renew_delegation_token, forward=True,
     on_error=on_error,
 )  # fmt: skip

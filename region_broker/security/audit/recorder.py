@@ -11,7 +11,7 @@ INV-ARC6  of what one principal intends some DETAIL_CHARS_MAX of details a secon
           told no then. What changes the metadata does not ask, and is told in full
 INV-ARC4  an intent that was recorded has an outcome: whoever is cancelled while he waits for it does nothing, and the trail says so
 INV-ARC3  outcomes of what was intended have a place of their own: there are no more of them than intents that were written
-What is told within the last second before a crash, and nobody waited for, is lost with the process, uncounted.
+What is told within the last second before a crash, and nobody waited for, is lost with the process, uncounted (docs/reference/audit.md).
 Not here: the bytes and the disk (`chain_files`).
 """
 

@@ -4,6 +4,7 @@ INV-LGI1  before its login a connection is served ApiVersions, SaslHandshake and
 INV-LGI2  who logs in again stays who it is, by the same mechanism; what comes between the handshake and the end of that login ends
           the connection
 INV-LGI3  a session ends with what proved it, or after `sasl_max_reauth_ms`: then the connection must log in again before anything else
+INV-LGI4  who asks for anything else before a login, or behind the end of a session, is a refusal in the audit trail
 Not here: the exchanges (`scram`, `plain`, `bearer`), who runs them (`desk`), the requests (`handlers.sasl`).
 """
 

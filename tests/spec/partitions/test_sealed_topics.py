@@ -42,9 +42,10 @@ from tests.fixtures.node_logs import (
     fixture,
 )
 from tests.fixtures.sealing_keys import FIRST, SECOND, keys_in_memory
+from tests.fixtures.secret_scan import noted
 from tests.unit.region_broker.log.test_cleaning import clean
 
-MARKER = b"only-who-may-read-it-6f1d"
+MARKER = noted("only-who-may-read-it-6f1d").encode()
 NOW_MS = 1_000_000  # where the fixture's clock stands
 SEALED = {"tidemark.encryption": "secret"}
 RECORDS = [Record(b"key-" + MARKER, MARKER * 3, (("h", MARKER),), NOW_MS + n) for n in range(5)]

@@ -17,11 +17,14 @@ from region_broker.partitions import opening_sealed, record_rules
 from region_broker.records.batches import Record, build_batch
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 from tests.fixtures.sealing_keys import FIRST, SECOND, keys_in_memory
+from tests.fixtures.secret_scan import noted
 from tests.spec.partitions.test_cold_fetches import records_of, request
 from tests.spec.topics.test_topic_configs import SET, change, described, op, resource
 
 SEALED = {"tidemark.encryption": "secret"}
-SENT = [build_batch([Record(b"k", b"%d" % n * 3_000)]) for n in range(4)]
+WORD = noted("sealed-on-the-way-4f7b").encode()
+SENT = [build_batch([Record(b"k", b"%s %d" % (WORD, n) * 150)]) for n in range(4)]
+OPEN = build_batch([Record(b"k", b"left in the open")])
 
 
 def use_keys(fixture: WireFixture) -> None:
@@ -108,16 +111,16 @@ async def test_INV_FL1_a_config_that_this_node_cannot_honour_is_refused(
         assert read_header(fixture.partition("t").reader.read_raw(0, 1)).is_sealed
         (row,) = await change(client, resource("t", op(SET, "tidemark.encryption", "")))
         assert row.error_code == 0
-        await produce(client, SENT[1])
+        await produce(client, OPEN)
         assert not read_header(fixture.partition("t").reader.read_raw(1, 1)).is_sealed
-        assert len(records_of(await client.call(1, 12, request(1)))[0]) == len(SENT[0]) * 2
+        assert len(records_of(await client.call(1, 12, request(1)))[0]) == len(SENT[0]) + len(OPEN)
 
 
 async def test_what_is_reported_of_a_bug_holds_nothing_of_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The report is a line of the log with a traceback, as `tidemark broker` writes it: places in the code, and no values of its variables."""
-    word = b"only-who-may-read-it"
+    word = WORD
 
     def fails(_sealing: object, batch: Buffer, *_more: object) -> NoReturn:
         held = bytes(batch)

@@ -58,6 +58,7 @@ def test_the_unit_starts_what_there_is_and_gives_it_time_to_hand_over() -> None:
         assert arguments[:2] == ["--config", "/etc/tidemark/node.toml"]
     assert service["KillSignal"] == "SIGTERM"
     assert int(service["TimeoutStopSec"]) >= 30
+    assert service["LimitCORE"] == "1", "INV-NCF1"
 
 
 def test_the_container_runs_the_node_and_keeps_its_data() -> None:

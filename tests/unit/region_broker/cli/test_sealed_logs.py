@@ -15,9 +15,10 @@ from region_broker.records.batches import Record, build_batch
 from region_broker.security.sealing.sealed_batch import LogPlace
 from region_broker.security.sealing.sealing import KeysFile, Sealing
 from tests.fixtures.sealing_keys import keys_in_files
+from tests.fixtures.secret_scan import noted
 
 TOPIC_ID = UUID("8f0c2b5d-e1d9-4f6e-8d6b-7c1f5a2e9d30")
-SECRET = b"only-who-may-read-it"
+SECRET = noted("only-by-the-key-51aa").encode()
 
 
 @pytest.fixture
@@ -92,3 +93,14 @@ def test_INV_EX4_export_names_what_it_could_not_open(tmp_path: Path, keys: Path)
     assert done.exit_code == 0
     values = [json.loads(line)["value"] for line in done.stdout.splitlines()]
     assert values == ["plain", SECRET.decode()]
+
+
+def test_export_of_a_quarantine_says_what_prints_it(tmp_path: Path, keys: Path) -> None:
+    tail = tmp_path / f"{TOPIC_ID}-2" / "8-0-2.batches"
+    segment(keys, tail)
+    done = run("export", tail.parent, "--keys", keys)
+    assert done.exit_code == 2
+    assert "log dump --records" in done.stderr
+    assert SECRET.decode() not in done.stdout
+    shown = run("dump", tail, "--records", "--keys", keys)
+    assert SECRET.decode() in shown.stdout

@@ -37,6 +37,7 @@ from region_broker.security.access import (
     Permission,
     ResourceType,
 )
+from region_broker.security.audit.events import Kind
 from region_broker.security.authorizer import AclAuthorizer
 from region_broker.security.sasl.bearer import BearerRules
 from region_broker.security.sasl.bearer_login import BearerJudge
@@ -139,6 +140,31 @@ async def test_nothing_but_a_login_is_served_before_it(tmp_path: Path, key: int)
                 await shake(client)
             client.send(key, version, ASKED[key])
             assert await asyncio.wait_for(client.closed(), 10)
+
+
+async def test_INV_LGI4_what_is_asked_before_a_login_is_a_refusal_in_the_trail(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with port(tmp_path, replace(BOUNDED, max_reauth_ms=100), clock=clock) as fixture:
+        trail = fixture.services.audit = ToldTrail()
+        asking, of_no_api = await fixture.connect(), await fixture.connect()
+        asking.send(3, 4, ALL)
+        assert await asking.closed()
+        of_no_api.send_raw(struct.pack(">ihhih", 10, 77, 0, 1, -1))
+        assert await of_no_api.closed()
+        ended = await fixture.connect()
+        await log_in(ended)
+        state = list(fixture.server._links)[-1].core.peer.state
+        await until(lambda: state.must_log_in)
+        ended.send(3, 4, ALL)
+        assert await ended.closed()
+    told = [each for each in trail.told if each.kind is Kind.REFUSAL]
+    assert {each.actor.host for each in told} == {"127.0.0.1"}
+    assert [(each.actor.principal, each.operation, each.reason) for each in told] == [
+        ("User:ANONYMOUS", "Metadata", "not-logged-in"), ("User:ANONYMOUS", "request", "not-logged-in"),
+        ("User:alice", "Metadata", "session-ended"),
+    ]  # fmt: skip
 
 
 async def test_a_request_behind_a_login_that_is_not_decided_ends_the_connection(
@@ -725,8 +751,11 @@ async def test_a_token_stands_for_its_owner_until_it_expires(tmp_path: Path) -> 
         assert (await by_token(late, made)).error_code is ErrorCode.sasl_authentication_failed
 
 
-async def test_tokens_of_others_are_neither_seen_nor_changed(tmp_path: Path) -> None:
+async def test_INV_TKR2_tokens_of_others_are_neither_seen_nor_changed_and_that_is_recorded(
+    tmp_path: Path,
+) -> None:
     async with port(tmp_path, TOKENS) as fixture:
+        trail = fixture.services.audit = ToldTrail()
         alice, carol = await fixture.connect(), await fixture.connect()
         await log_in(alice)
         await log_in(carol, user="carol")
@@ -736,6 +765,13 @@ async def test_tokens_of_others_are_neither_seen_nor_changed(tmp_path: Path) -> 
         asked = {"hmac": made.hmac, "expiry_time_period": -1, "renew_period": 1}
         assert (await carol.call(40, 2, asked)).error_code is mismatch
         assert (await carol.call(39, 2, asked)).error_code is mismatch
+        assert [
+            (each.actor.principal, each.operation, each.resource_type, each.resource, each.reason)
+            for each in trail.told if each.kind is Kind.REFUSAL
+        ] == [
+            ("User:carol", f"{what}DelegationToken", "DELEGATION_TOKEN", made.token_id, "owner-mismatch")
+            for what in ("Expire", "Renew")
+        ]  # fmt: skip
         assert (await alice.call(39, 2, asked | {"hmac": b"x" * 64})).error_code is unknown
         assert (await alice.call(39, 2, asked | {"hmac": b"x" * 9_000})).error_code is unknown
         assert (await alice.call(40, 2, asked)).error_code is ErrorCode.none
