@@ -90,7 +90,7 @@ def need_of(method: str, path: str) -> Need:
 
 
 BRIEF_REGION_FIELDS: Final = ("region", "acting", "region_epoch", "reason_not_acting")
-BRIEF_PEER_FIELDS: Final = ("region", "kafka", "http", "acting")
+BRIEF_PEER_FIELDS: Final = ("region", "kafka", "http", "acts")
 
 
 def brief_region(view: Mapping[str, object]) -> dict[str, object]:

@@ -4,7 +4,7 @@
 check, with the reason of each that fails.
 
 INV-HTM2  who may not see the checks is told whether the node is ready, and no more
-INV-HTM3  however many ask in one turn of the loop, checks are made once for all who are told no more than that: nobody must log in to ask
+INV-HTM3  for those who are told no more than that, checks are made once in BRIEF_KEPT_S, however many ask: nobody must log in to ask
 INV-HTM1  metrics are collected a few families at a time, and made into text by a thread: the loop goes on. A family, which is a value
           for each label, is of one moment; two of them may be of two
 Not here: what a check looks at.
@@ -29,6 +29,7 @@ Check = Callable[[], str | None]
 
 READY: Final = "ready"
 FAMILIES_AT_ONCE: Final = 4
+BRIEF_KEPT_S: Final = 0.2
 
 
 class _Collected(CollectorRegistry):
@@ -55,8 +56,8 @@ async def rendered(registry: CollectorRegistry, offload: Offload = asyncio.to_th
     return text[0]
 
 
-class _OncePerTurn:
-    """What is found once in a turn of the loop, for all who ask within it (INV-HTM3)."""
+class _KeptBriefly:
+    """What is found once, for all who ask soon after (INV-HTM3)."""
 
     def __init__(self, find: Callable[[], bool]) -> None:
         self._find = find
@@ -65,7 +66,7 @@ class _OncePerTurn:
     def value(self) -> bool:
         if self._found is None:
             self._found = self._find()
-            asyncio.get_running_loop().call_soon(self._forget)
+            asyncio.get_running_loop().call_later(BRIEF_KEPT_S, self._forget)
         return self._found
 
     def _forget(self) -> None:
@@ -87,7 +88,7 @@ def add_health_routes(
 ) -> None:
     """Add the three routes; `remark` says what is wrong elsewhere, `warning` what is of this node; neither makes it unready."""
 
-    brief = _OncePerTurn(lambda: all(check() is None for check in checks.values()))
+    brief = _KeptBriefly(lambda: all(check() is None for check in checks.values()))
 
     async def livez(_request: web.Request) -> web.Response:
         return answer({"status": "alive"})

@@ -25,7 +25,7 @@ from aiohttp import web
 from idempotency.identity import RegionEpoch, TopicPartition
 from idempotency.ledger_records import TransactionRecord
 from idempotency.partition_state import OpenTxn
-from region_broker.http_api.doors import SEES_TOPIC
+from region_broker.http_api.doors import IDENTITY, SEES_TOPIC
 from region_broker.http_api.problems import answer, problem
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
@@ -81,9 +81,9 @@ class Verdicts(Protocol):
         ...
 
     async def verdict(
-        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None
-    ) -> Given:
-        """Say what became of the record at `offset`; raises `refusal`."""
+        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None, *, asker: str = "",
+    ) -> Given:  # fmt: skip
+        """Say what became of the record at `offset`, to `asker`; raises `refusal`."""
         ...
 
 
@@ -196,7 +196,14 @@ def add_transaction_routes(
             )
             return problem(400, "bad-query", detail)
         try:
-            given = await verdicts.verdict(topic, partition, offset, region_epoch)
+            asker = request.get(IDENTITY)
+            given = await verdicts.verdict(
+                topic,
+                partition,
+                offset,
+                region_epoch,
+                asker="" if asker is None else asker.principal,
+            )
         except verdicts.refusal as refused:
             return _refused(refused)
         return answer({"verdict": given.verdict, "why": given.why})

@@ -5,7 +5,8 @@ INV-VS1  the answer is never guessed: `lost` needs a region epoch that ended and
 INV-VS2  only the primary region answers: a mirror may not have copied what decides
 INV-VS3  one question costs a bounded amount of reading, in steps that give way to other work: below the last
          stable offset the aborted index answers, above it at most `scan_bytes_max` are looked through
-INV-VS5  so many questions at most look through a log at once, the others wait: a turn of the loop holds no step of each of them
+INV-VS5  so many questions at most look through a log at once, one of each who asks, and the others wait: a turn of the loop holds no step of
+         each of them, and nobody's questions keep all others' waiting. Who has waited is answered from the history he asked about, or refused
 INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
          and was trimmed or compacted since
 
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
 
 from geo_replicator.lineage import LogKey, in_force
 from idempotency import fencing
@@ -80,6 +82,7 @@ class VerdictService:
         self._scan_bytes_max = scan_bytes_max
         self._http_scheme = http_scheme
         self._scans = asyncio.Semaphore(SCANS_AT_ONCE_MAX)
+        self._scans_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def refusal(self) -> type[VerdictRefused]:
@@ -105,9 +108,9 @@ class VerdictService:
         )
 
     async def verdict(
-        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None
-    ) -> GivenVerdict:
-        """Return the verdict on the record at `offset`; raises `VerdictRefused`."""
+        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None, *, asker: str = "",
+    ) -> GivenVerdict:  # fmt: skip
+        """Return the verdict on the record at `offset`; raises `VerdictRefused`. `asker`: the principal who asks."""
         self.check_acting()
         if region_epoch is not None:
             self._check_epoch(region_epoch)
@@ -122,7 +125,7 @@ class VerdictService:
         if not 0 <= offset < found.high_watermark:
             return self._beyond_the_end(found, offset, region_epoch)
         try:
-            return await self._of_record(found, offset, region_epoch)
+            return await self._of_record(found, offset, region_epoch, asker)
         except OffsetOutOfRange as error:
             raise VerdictRefused(
                 404, "expired", f"{topic}-{partition} begins at {found.log_start_offset} now"
@@ -162,7 +165,7 @@ class VerdictService:
         )
 
     async def _of_record(
-        self, partition: Partition, offset: int, region_epoch: RegionEpoch | None
+        self, partition: Partition, offset: int, region_epoch: RegionEpoch | None, asker: str
     ) -> GivenVerdict:
         header, data = await self._batch_at(partition, offset)
         written_under = int(region_epoch_of(header.leader_epoch))
@@ -183,10 +186,10 @@ class VerdictService:
             return _word_of(header, data)
         if not header.is_transactional:
             return GivenVerdict("committed", "a plain record, durable")
-        return await self._decided(partition, header, offset)
+        return await self._decided(partition, header, offset, asker)
 
     async def _decided(
-        self, partition: Partition, header: BatchHeader, offset: int
+        self, partition: Partition, header: BatchHeader, offset: int, asker: str
     ) -> GivenVerdict:
         if offset < partition.sight.last_stable_offset:
             return await self._by_aborted_index(partition, header, offset)
@@ -195,8 +198,11 @@ class VerdictService:
             for open_ in partition.state.open_transactions()
         ):
             return GivenVerdict("open", "no marker yet: the transaction is open or being completed")
-        async with self._scans:
-            self.check_acting()  # it may have waited
+        region_epoch = self._region.region_epoch
+        async with self._scans_of.setdefault(asker, asyncio.Lock()), self._scans:
+            self.check_acting()
+            if self._region.region_epoch != region_epoch:
+                raise VerdictRefused(503, "moved", "a failover came while this waited: ask again")
             return await self._by_scan(partition, header)
 
     async def _by_scan(self, partition: Partition, header: BatchHeader) -> GivenVerdict:

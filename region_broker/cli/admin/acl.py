@@ -49,6 +49,7 @@ from region_broker.security.access import (
     ResourceType,
 )
 from region_broker.security.authorizer import (
+    EVERYBODY,
     AclAuthorizer,
     Decision,
     PrincipalRefused,
@@ -230,11 +231,12 @@ def _hosts_that_differ(
 ) -> Sequence[str]:
     """Return the hosts that rules name one by one, and from which it is decided otherwise than from others."""
     usual = _decision(acls, node, Identity(who, ""), asked, what).allowed
-    hosts = sorted({acl.host for acl in acls or ()} - {ANY_HOST})
+    judge, mine = _judge(acls or (), node), {who, EVERYBODY}
+    hosts = sorted({acl.host for acl in acls or () if acl.principal in mine} - {ANY_HOST})
     return [
         host
         for host in hosts
-        if _decision(acls, node, Identity(who, host), asked, what).allowed != usual
+        if judge.allows(Identity(who, host), asked, what.resource_type, what.name) != usual
     ]
 
 
@@ -249,11 +251,14 @@ def _decision(
     """Return what a node decides; `acls`: None where nothing is in force."""
     if acls is None:
         return Decision(allowed=True, why=Why.NOT_IN_FORCE)
+    return _judge(acls, node).decision(who, asked, what.resource_type, what.name)
+
+
+def _judge(acls: Sequence[Acl], node: _Node) -> AclAuthorizer:
     access = Access(acls=tuple(sorted(acls)))
-    judge = AclAuthorizer(
+    return AclAuthorizer(
         lambda: access, node.super_users or frozenset(), lambda: True, node.trail_topic
     )
-    return judge.decision(who, asked, what.resource_type, what.name)
 
 
 def _said(read: Callable[[str], Any], word: str) -> Any:

@@ -187,7 +187,7 @@ class Dispatcher:
         ended = "has not logged in" if before is None else f"was {who.principal}, and its session ended"  # fmt: skip
         api = self._table.by_key.get(incoming.api_key)
         self._services.audit.refused(
-            who, "request" if api is None else api.name,
+            who, "request" if api is None or before is None else api.name,  # whoever has no name has one place in the trail
             reason="not-logged-in" if before is None else "session-ended",
         )  # fmt: skip
         return CloseConnection(

@@ -162,7 +162,7 @@ async def test_INV_LGI4_what_is_asked_before_a_login_is_a_refusal_in_the_trail(
     told = [each for each in trail.told if each.kind is Kind.REFUSAL]
     assert {each.actor.host for each in told} == {"127.0.0.1"}
     assert [(each.actor.principal, each.operation, each.reason) for each in told] == [
-        ("User:ANONYMOUS", "Metadata", "not-logged-in"), ("User:ANONYMOUS", "request", "not-logged-in"),
+        ("User:ANONYMOUS", "request", "not-logged-in"), ("User:ANONYMOUS", "request", "not-logged-in"),
         ("User:alice", "Metadata", "session-ended"),
     ]  # fmt: skip
 

@@ -90,7 +90,7 @@ class Region:
         self.described = 0
 
     def describe_in_brief(self) -> dict[str, Any]:
-        peer = {"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acting": False, "nodes": ["secret"]}  # fmt: skip
+        peer = {"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acts": False, "nodes": ["secret"]}  # fmt: skip
         return {
             "region": "eu", "acting": True, "region_epoch": 8, "reason_not_acting": "", "primary_region": "eu", "peers": [peer]
         }  # fmt: skip
@@ -280,7 +280,7 @@ async def test_INV_HND4_of_a_transaction_topics_are_left_out_that_may_not_be_see
 
 
 def test_INV_HND3_of_peers_a_client_learns_where_it_meets_them_and_whether_they_act() -> None:
-    peer = {"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acting": False}
+    peer = {"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acts": False}
     told = brief_region({"region": "eu", "peers": [{**peer, "peer": "us:9094", "reachable": True, "error": "why"}]})  # fmt: skip
     assert told == {"in_brief": True, "region": "eu", "peers": [peer]}
 
@@ -332,7 +332,7 @@ async def test_INV_HND3_details_are_for_those_who_may_see_them() -> None:
         _, said, _ = await node.ask("/v1/region", auth=("user", "pencil"))
         assert said == {
             "in_brief": True, "region": "eu", "acting": True, "region_epoch": 8, "reason_not_acting": "",
-            "peers": [{"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acting": False}],
+            "peers": [{"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acts": False}],
         }  # fmt: skip
         _, said, _ = await node.ask("/v1/region", token=TOKENS[Role.READER][0])
         assert said["topics"] == [{"topic": "orders"}]

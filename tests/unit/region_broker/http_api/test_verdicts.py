@@ -339,13 +339,36 @@ async def test_INV_VS5_so_many_questions_look_through_a_log_at_once_and_all_are_
     service = bench.service
     async with asyncio.TaskGroup() as tasks:
         questions = [
-            tasks.create_task(service.verdict("orders", 0, asked, None))
-            for _ in range(3 * SCANS_AT_ONCE_MAX)
+            tasks.create_task(service.verdict("orders", 0, asked, None, asker=f"{at % 6}"))
+            for at in range(3 * SCANS_AT_ONCE_MAX)
         ]
         await until(lambda: under_way == SCANS_AT_ONCE_MAX)
         go_on.set()
     assert most == SCANS_AT_ONCE_MAX
     assert [each.result().verdict for each in questions] == ["open"] * len(questions)
+    most, go_on = 0, asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(3):
+            tasks.create_task(service.verdict("orders", 0, asked, None, asker="one"))
+        other = tasks.create_task(service.verdict("orders", 0, asked, None, asker="other"))
+        await until(lambda: under_way == 2)
+        go_on.set()
+    assert (most, other.result().verdict) == (2, "open"), "nobody has more than one of them"
+    go_on = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        both = [tasks.create_task(told(service, asked)) for _ in range(2)]
+        await until(lambda: under_way == 1)
+        bench.standing.region_epoch = NEW  # who waits has not asked of that
+        go_on.set()
+    assert sorted(each.result() for each in both) == ["moved", "open"]
+
+
+async def told(service: VerdictService, offset: int) -> str:
+    """Return the verdict, or why there is none."""
+    try:
+        return (await service.verdict("orders", 0, offset, None, asker="one")).verdict
+    except VerdictRefused as error:
+        return error.code
 
 
 # Holds INV-VS2.
