@@ -14,7 +14,7 @@ from typing import Final
 
 from region_broker.security.access import QuotaEntity
 from region_broker.security.quotas.buckets import Buckets
-from region_broker.security.quotas.entities import NAME_LENGTH_MAX, Limits, QuotaKey
+from region_broker.security.quotas.entities import NAME_LENGTH_MAX, Limit, Limits, QuotaKey
 
 BURST_S: Final[dict[QuotaKey, float]] = {
     QuotaKey.PRODUCE: 1.0,
@@ -31,6 +31,8 @@ WAIT_MS_MAX: Final[dict[QuotaKey, int]] = {
 }
 """Clients give an answer up after 30 s at the least; what is owed beyond is waited for after the next request."""
 _PERCENT: Final = 100.0
+_WAITS_FOR: Final[tuple[QuotaKey, ...]] = (QuotaKey.REQUEST,)
+_PRODUCE_WAITS_FOR: Final[tuple[QuotaKey, ...]] = (QuotaKey.REQUEST, QuotaKey.PRODUCE)
 
 
 class Throttles:
@@ -79,6 +81,16 @@ class Throttles:
         bucket.take(amount, now_s)
         return min(bucket.wait_ms(now_s), WAIT_MS_MAX[key])
 
+    def owes(self, limit: Limit) -> bool:
+        """Return whether something is owed of a limit."""
+        bucket = self.buckets.known(limit)
+        return bucket is not None and bucket.owes and self.left_of(limit) < 0.0
+
+    def left_of(self, limit: Limit) -> float:
+        """Return how much is left of a limit; below 0: how much is owed."""
+        now_s = self._now_s()
+        return self.buckets.of(limit, now_s).left(now_s)
+
     def count(self, key: QuotaKey, wait_ms: int) -> None:
         """Count a client that was told to wait."""
         self.waits[key] += 1
@@ -89,7 +101,7 @@ class Meter:
     """What one request is charged by. `start` and `stop` say when the loop works for it."""
 
     __slots__ = (
-        "_client_id", "_is_forwarded", "_is_over", "_since_s", "_spent_s", "_throttles", "_user", "_waits_ms",
+        "_client_id", "_is_forwarded", "_is_over", "_since_s", "_spent_s", "_throttles", "_user", "_waits_for", "_waits_ms",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +113,7 @@ class Meter:
         self._client_id = client_id
         self._is_forwarded = is_forwarded
         self._is_over = False
+        self._waits_for = _WAITS_FOR
         self._since_s: float | None = None
         self._spent_s = 0.0
         self._waits_ms: dict[QuotaKey, int] = {}
@@ -114,6 +127,15 @@ class Meter:
         if self._since_s is not None:
             self._spent_s += now_s - self._since_s
             self._since_s = None
+
+    def is_of_produce(self) -> None:
+        """Its request is a Produce, which waits for what is owed of bytes, too."""
+        self._waits_for = _PRODUCE_WAITS_FOR
+
+    def limits(self) -> list[Limit]:
+        """Return the limits of which nothing may be owed when the request is begun (INV-SQL1)."""
+        of, user, client_id = self._throttles.limits.of, self._user, self._client_id
+        return [limit for key in self._waits_for if (limit := of(key, user, client_id)) is not None]
 
     def produced(self, request_bytes: int) -> int:
         """Charge a Produce; return for how many ms its connection is to be left unread at once."""

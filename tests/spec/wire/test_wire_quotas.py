@@ -247,8 +247,13 @@ async def test_INV_CQT2_what_is_owed_outlives_a_change_and_a_change_counts_at_on
         first, second, third = [await fixture.connect() for _ in range(3)]
         assert 4_000 < ms(await first.call(PRODUCE, 7, produce_of(5_000))) < 4_500
         await limit(fixture, producer_byte_rate=10_000.0)
-        assert 400 < ms(await second.call(PRODUCE, 7, produce_of(300))) < 600, (
-            "paid back at the new rate"
+        quotas = fixture.services.quotas
+        assert quotas is not None
+        left = quotas.left(QuotaKey.PRODUCE, "ANONYMOUS", "raw")
+        assert left is not None
+        assert left[0] < 0.0
+        assert 0 < ms(await second.call(PRODUCE, 7, produce_of(300))) < 600, (
+            "held until it was paid back, at the new rate"
         )
         await limit(fixture, request_percentage=100.0)
         assert ms(await third.call(PRODUCE, 7, produce_of(5_000))) == 0
