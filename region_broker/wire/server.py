@@ -31,6 +31,7 @@ from region_broker import limits
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
+from region_broker.security.quotas.entities import AddressRate
 from region_broker.security.quotas.lines import Place
 from region_broker.security.quotas.throttles import Meter
 from region_broker.security.sasl.login import FRAME_BYTES_MAX, LOGIN_TIMEOUT_MS
@@ -247,7 +248,7 @@ class KafkaServer:
 
     def limit_by(
         self,
-        rate_of: Callable[[str], float | None] | None,
+        rate_of: Callable[[str], AddressRate | None] | None,
         quotas: RequestQuotas | None,
     ) -> None:
         """Go by quotas: `rate_of` says how many connections a second an address may open, None where it has no quota.
