@@ -6,6 +6,8 @@ INV-CN3  where a quota says how many connections an address may open, a whole nu
          default address counts by INV-PAD1, too
 INV-CN2  what is remembered of addresses is bounded: one that may open a full burst again is forgotten, then the one that came longest ago; a connection
          costs the same however many are remembered
+INV-CN5  where a connection begins with a handshake, it is judged before that, and takes its token then: a handshake costs the loop more than
+         all else of a connection
 INV-CN4  a rate of any size is counted by, however small: one that lets nobody in refuses, as a quota of a mirrored region may say so
 Addresses count as INV-PAD1 says, but where a quota names one. Pure: the time is handed in. Not here: sockets (`wire.server`), memory (`wire.memory_budget`).
 """
@@ -71,18 +73,28 @@ class Admission:
         """Return how many connections of an address are open."""
         return self._open[network_of(address)]
 
-    def admit(self, address: str, now_ms: int) -> Refused | None:
-        """Count a connection of `address`, or say why it may not stay."""
-        if self._open_count >= self.caps.in_all:
-            return Refused.TOO_MANY
-        host = network_of(address)
-        if self._open[host] >= self.caps.per_address:
-            return Refused.ADDRESS
-        if not self._takes_token(address, now_ms):
+    def knock(self, address: str, now_ms: int) -> Refused | None:
+        """Say why a connection of `address` may not make its handshake; one that may is not open yet, and has its token (INV-CN5)."""
+        refused = self._full_for(network_of(address))
+        if refused is None and not self._takes_token(address, now_ms):
             return Refused.RATE
+        return refused
+
+    def admit(self, address: str, now_ms: int, *, has_knocked: bool = False) -> Refused | None:
+        """Count a connection of `address`, or say why it may not stay."""
+        host = network_of(address)
+        refused = self._full_for(host) if has_knocked else self.knock(address, now_ms)
+        if refused is not None:
+            return refused
         self._open[host] += 1
         self._open_count += 1
         return None
+
+    def _full_for(self, host: str) -> Refused | None:
+        if self._open_count >= self.caps.in_all:
+            return Refused.TOO_MANY
+        # A look at a counter adds nothing to it.
+        return Refused.ADDRESS if self._open[host] >= self.caps.per_address else None
 
     def left(self, address: str) -> None:
         """Note that a connection that was admitted has ended."""

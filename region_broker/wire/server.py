@@ -261,7 +261,7 @@ class KafkaServer:
     async def start(self, host: str, port: int, listening: Listening = PLAIN) -> None:
         """Bind one more address; OSError when the port is in use. Connections wait until `run` is running."""
         listener = await self._network.listen(
-            host, port, partial(self._accept, listening), tls=listening.tls, on_failed=listening.on_failed,
+            host, port, partial(self._accept, listening), tls=listening.tls, on_failed=listening.on_failed, admits=self._knock,
         )  # fmt: skip
         self._listeners.append(listener)
 
@@ -373,9 +373,11 @@ class KafkaServer:
             stream.abort()
             return
         address = stream.peer.rpartition(":")[0]
-        refused = self._admission.admit(address, self._clock.monotonic_ms())
+        refused = self._admission.admit(
+            address, self._clock.monotonic_ms(), has_knocked=listening.tls is not None
+        )
         if refused is not None:
-            self._note_refused(stream, address, refused)
+            self._note_refused(stream.peer, address, refused)
             stream.abort()
             return
         try:
@@ -426,7 +428,14 @@ class KafkaServer:
         core.allow_frames(FRAME_BYTES_MAX)
         state.on_first_login = partial(core.allow_frames, limits.REQUEST_BYTES_MAX)
 
-    def _note_refused(self, stream: ByteStream, address: str, refused: Refused) -> None:
+    def _knock(self, address: str) -> bool:
+        """Return whether a connection of an address may make its handshake (INV-CN5)."""
+        refused = self._admission.knock(address, self._clock.monotonic_ms())
+        if refused is not None:
+            self._note_refused(address, address, refused)
+        return refused is None
+
+    def _note_refused(self, peer: str, address: str, refused: Refused) -> None:
         self._metrics.connections_refused.labels(refused.value).inc()
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._refusal_said_ms + _SWEEP_INTERVAL_MS:
@@ -436,7 +445,7 @@ class KafkaServer:
         logger.warning(
             "refused %s (%s): %d connections are open, %d of its address; connections_per_address_max is %d, "
             "connection_rate_per_address is %d",
-            stream.peer, refused.value, len(self._links), self._admission.open_from(address),
+            peer, refused.value, len(self._links), self._admission.open_from(address),
             caps.per_address, caps.rate,
         )  # fmt: skip
 

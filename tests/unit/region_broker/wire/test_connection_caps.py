@@ -90,6 +90,19 @@ def test_INV_CN3_the_quota_of_the_default_address_counts_one_host_of_ipv6_once()
     assert admitted(admission, alone, 0) == 2 * CONNECTION_BURST_S, "whoever is named, too"
 
 
+def test_INV_CN5_who_makes_a_handshake_takes_its_token_before_it_and_no_second_one() -> None:
+    admission = Admission(ConnectionCaps(in_all=5, per_address=3, rate=2))
+    assert [admission.knock("a", 0) for _ in range(5)] == [None] * 4 + [Refused.RATE]
+    assert admission.open_from("a") == 0, "a handshake that fails leaves nothing behind"
+    assert [admission.admit("a", 0, has_knocked=True) for _ in range(4)] == [None] * 3 + [
+        Refused.ADDRESS
+    ]
+    assert admission.knock("a", 60_000) is Refused.ADDRESS
+    assert [admission.admit("b", 0), admission.admit("b", 0)] == [None, None]
+    assert admission.knock("c", 0) is Refused.TOO_MANY
+    assert admission.admit("c", 0, has_knocked=True) is Refused.TOO_MANY
+
+
 def test_INV_CN2_a_flood_from_any_number_of_hosts_is_remembered_in_part() -> None:
     admission = Admission(ConnectionCaps(in_all=CONNECTIONS_MAX * 4, rate=1))
     for number in range(CONNECTIONS_MAX + 500):
