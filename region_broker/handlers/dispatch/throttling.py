@@ -74,6 +74,8 @@ def settled(
         incoming.throttle_ms = throttle_ms
         return answer
     told_ms = throttle_told_ms(api.key, incoming.version, answer)
+    if told_ms:  # by who carried it out: nothing of this node's is in the answer yet
+        meter.told_elsewhere(told_ms)
     throttle_ms = incoming.throttle_ms = max(throttle_ms, told_ms)
     if throttle_ms == told_ms:
         return answer

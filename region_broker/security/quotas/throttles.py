@@ -3,7 +3,10 @@
 INV-SQT1  a request is charged once for each limit, whatever way it takes through the node
 INV-SQT2  the time told is how long it takes until what is owed is paid back, never more than the most of its kind; it is the longest of
           all limits, not their sum
-INV-SQT3  what another node forwarded was charged there; here it is charged for what it changes in the metadata only
+INV-SQT3  bytes that another node forwarded were charged there; here a forwarded request is charged for what it changes in the metadata, and
+          for the time of this node's loop
+INV-SQT4  the time that the node that carried a request out tells is owed at the one that has the connection, too, as far as it may be of
+          request time: whoever shares the limit there forwards nothing more meanwhile
 Bytes of Produce are those of the whole request, of Fetch those of the whole answer, as in Kafka. Request time is time on the event
 loop, in percent of it: 100 is one whole loop. Controller mutations are partitions made, added or deleted (KIP-599).
 Not here: where the time is measured (the dispatcher), what becomes of the socket (`wire.server`).
@@ -90,6 +93,16 @@ class Throttles:
         """Return how much is left of a limit; below 0: how much is owed."""
         now_s = self._now_s()
         return self.buckets.of(limit, now_s).left(now_s)
+
+    def owe(self, key: QuotaKey, user: str, client_id: str, wait_ms: int) -> None:
+        """Have a client owe as much as is paid back in that time, unless it owes more; no more than the most that is told."""
+        limit = self.limits.of(key, user, client_id)
+        if limit is None:
+            return
+        now_s = self._now_s()
+        bucket = self.buckets.of(limit, now_s)
+        owed = limit.rate * min(wait_ms, WAIT_MS_MAX[key]) / 1_000
+        bucket.take(max(0.0, bucket.left(now_s) + owed), now_s)
 
     def count(self, key: QuotaKey, wait_ms: int) -> None:
         """Count a client that was told to wait."""
@@ -179,10 +192,14 @@ class Meter:
         self._throttles.charge(key, self._user, self._client_id, partition_count)
         return True
 
+    def told_elsewhere(self, wait_ms: int) -> None:
+        """Take over what another node said that carried the request out (INV-SQT4)."""
+        self._throttles.owe(QuotaKey.REQUEST, self._user, self._client_id, wait_ms)
+
     def settle(self, now_s: float) -> int:
         """Charge the time that the loop has worked; return for how many ms the client is to be quiet (INV-SQT2)."""
         self.stop(now_s)
-        self._charge(QuotaKey.REQUEST, self._spent_s * _PERCENT)
+        self._charge(QuotaKey.REQUEST, self._spent_s * _PERCENT, forwarded_too=True)
         self._spent_s = 0.0
         if not self._waits_ms:
             return 0

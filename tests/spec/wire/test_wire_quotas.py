@@ -144,12 +144,15 @@ async def test_INV_HTH1_what_the_primary_region_throttles_is_left_unread_here(
 ) -> None:
     async with wire_fixture(tmp_path) as fixture:
         client = await fixture.connect()
-        await limit(fixture, controller_mutation_rate=1_000.0)
+        await limit(fixture, controller_mutation_rate=1_000.0, request_percentage=100.0)
         fixture.region.acting = False
         body = {"throttle_time": 1_000, "topics": []}
         fixture.forwarder.answer = struct.pack(">ib", 1, 0) + answer_body_of(CREATE, 6, body)
         began_s = time.monotonic()
         assert ms(await client.call(CREATE, 6, created("a"))) == 1_000
+        quotas = fixture.services.quotas
+        assert quotas is not None
+        assert quotas.owing()[QuotaKey.REQUEST] == 1, "INV-SQT4: over all of its connections"
         assert time.monotonic() - began_s < 0.9
         client.send(METADATA, 1, {"topics": []})
         await client.receive(METADATA, 1)
