@@ -32,7 +32,7 @@ WAIT_MS_MAX: Final[dict[QuotaKey, int]] = {
     QuotaKey.REQUEST: 1_000,  # quota.window.size.seconds, as in ClientRequestQuotaManager
     QuotaKey.MUTATION: 30_000,
 }
-"""Clients give an answer up after 30 s at the least; what is owed beyond is waited for after the next request."""
+"""Clients give an answer up after 30 s at the least; what is owed beyond keeps the next request waiting (INV-SQL1)."""
 _PERCENT: Final = 100.0
 _WAITS_FOR: Final[tuple[QuotaKey, ...]] = (QuotaKey.REQUEST,)
 _PRODUCE_WAITS_FOR: Final[tuple[QuotaKey, ...]] = (QuotaKey.REQUEST, QuotaKey.PRODUCE)
