@@ -87,11 +87,12 @@ class _Caller(NamedTuple):
 
 
 class _NotProved(Exception):
-    """Credentials that prove nothing; `tried`: whose they say they are."""
+    """Credentials that prove nothing, or that nobody has judged; `tried`: whose they say they are."""
 
-    def __init__(self, tried: Identity) -> None:
+    def __init__(self, tried: Identity, *, is_judged: bool = True) -> None:
         super().__init__()
         self.tried = tried
+        self.is_judged = is_judged
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,10 +182,11 @@ class _Guard:
         doors = self._doors
         try:
             caller = await _caller_of(request, doors, self._refusals)
-        except TooManyLogins:
-            return _too_many()
         except _NotProved as error:
-            return self._unknown(request, error.tried)
+            if error.is_judged:
+                return self._unknown(request, error.tried)
+            self._refuse(request, error.tried, "too-many-logins")
+            return _too_many()
         need = _need(request)
         if not _may(caller, need, request, doors) and not _may_in_brief(caller, need, doors):
             if caller.identity.is_anonymous:
@@ -250,7 +252,7 @@ def _may_in_brief(caller: _Caller, need: Need, doors: Doors) -> bool:
 
 
 async def _caller_of(request: web.Request, doors: Doors, refusals: SlowRefusals | None) -> _Caller:
-    """Return who asks; raises `_NotProved` once that may be told, and `TooManyLogins`."""
+    """Return who asks; raises `_NotProved` once that may be told."""
     host = acl_host(request.remote or "")
     header = request.headers.get(hdrs.AUTHORIZATION)
     if header is None:
@@ -270,7 +272,10 @@ async def _caller_of(request: web.Request, doors: Doors, refusals: SlowRefusals 
             if checks.knows(name, password):
                 return named
             judge = partial(checks.proves, name, password)
-    is_right = await (judge() if refusals is None else refusals.judged(host, judge))
+    try:
+        is_right = await (judge() if refusals is None else refusals.judged(host, judge))
+    except TooManyLogins as error:
+        raise _NotProved(tried, is_judged=False) from error
     if not is_right:
         raise _NotProved(tried)
     return named

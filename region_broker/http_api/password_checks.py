@@ -4,7 +4,7 @@ INV-HPC1  a check takes a thread, never the loop; `AT_ONCE` of them at once, `WA
 INV-HPC4  a password for a user who is not there is put through the work that it would be for one who is
 INV-HPC2  a refusal comes later the more often its address has failed, and says the same for an unknown user as for a wrong password;
           whoever waits for one blocks no other address, and of one address `PENDING_MAX` are judged or wait; what is right all the same,
-          a token or what was proved before, waits for nothing
+          a token or what was proved before, waits for nothing; one that is not judged is told of like any other refusal
 INV-HPC3  what was proved a moment ago is known again without the work, while the user's keys are the same; the password is not kept
 What is remembered is bounded: `ADDRESSES_MAX` addresses, `PROVED_MAX` proofs.
 Not here: who is known, and what a password is judged by (`security.sasl`), what a caller may do (`doors`).

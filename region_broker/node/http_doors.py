@@ -29,7 +29,7 @@ from region_broker.security.sasl.desk import LoginDesk, LoginSettings
 from region_broker.security.sasl.scram import HASHES
 from region_broker.wire.listening import NoIdentity
 
-REASONS: Final = ("unknown", "forbidden", "cross-site")
+REASONS: Final = ("unknown", "forbidden", "cross-site", "too-many-logins")
 _log: Final = logging.getLogger("tidemark.http")
 
 
@@ -59,7 +59,9 @@ def told_to(trail: AuditTrail) -> Callable[[Passed], None]:
     def tell(passed: Passed) -> None:
         if not passed.refused:
             return
-        if passed.refused == "unknown" and passed.identity.mechanism:
+        if passed.refused == "too-many-logins":
+            trail.login(passed.identity, right=False, reason=passed.refused)
+        elif passed.refused == "unknown" and passed.identity.mechanism:
             trail.login(passed.identity, right=False, reason="wrong-credentials")
         else:
             operation = f"{passed.method} {passed.path}"

@@ -134,16 +134,26 @@ def unheard(_failed: FailedHandshake) -> None:
     """Take no note of a handshake that failed."""
 
 
+Admits: TypeAlias = Callable[[str], bool]
+"""Says of an address whether a connection of it may make a handshake."""
+
+
+def everybody(_host: str) -> bool:
+    """Let whoever comes make a handshake."""
+    return True
+
+
 class Network(Protocol):
     """Where streams come from."""
 
     async def listen(
         self, host: str, port: int, on_connection: OnConnection,
-        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard, admits: Admits = everybody,
     ) -> Listener:  # fmt: skip
         """Bind `host`:`port` (0: any free port); OSError when that fails (port in use, no right).
 
-        `tls`: speak TLS as its server. `on_failed` is told of each handshake that failed, in the step in which it does.
+        `tls`: speak TLS as its server. `on_failed` is told of each handshake that failed, in the step in which it does. `admits` is asked
+        before each, with the address that it comes from.
         """
         ...
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from region_broker.ports.handshakes import BAD_CERTIFICATE
 from region_broker.ports.network import (
+    Admits,
     ByteStream,
     FailedHandshake,
     Listener,
@@ -21,6 +22,7 @@ from region_broker.ports.network import (
     OnConnection,
     OnFailedHandshake,
     TlsContexts,
+    everybody,
     unheard,
 )
 from region_broker.security.node_names import NodeName
@@ -44,7 +46,7 @@ class PeerNetwork:
 
     async def listen(
         self, host: str, port: int, on_connection: OnConnection,
-        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard, admits: Admits = everybody,
     ) -> Listener:  # fmt: skip
         """See `Network`; all that comes in is of nodes of this cluster."""
         assert tls is None, "nodes have their own"
@@ -59,7 +61,7 @@ class PeerNetwork:
             stream.abort()
 
         return await self._network.listen(
-            host, port, judged, tls=self._server, on_failed=self._on_failed
+            host, port, judged, tls=self._server, on_failed=self._on_failed, admits=admits
         )
 
     async def connect(

@@ -24,6 +24,7 @@ from functools import partial
 from region_broker.ports.network import (
     READ_AHEAD_BYTES,
     WRITE_HIGH_WATER_BYTES,
+    Admits,
     Buffer,
     ByteStream,
     Consume,
@@ -31,6 +32,7 @@ from region_broker.ports.network import (
     OnConnection,
     OnFailedHandshake,
     TlsContexts,
+    everybody,
     unheard,
 )
 from region_broker.ports.served_connections import ServedConnections
@@ -410,10 +412,12 @@ class SiteNetwork:
 
     async def listen(
         self, host: str, port: int, on_connection: OnConnection,
-        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard, admits: Admits = everybody,
     ) -> Listener:  # fmt: skip
         """See `Network`."""
-        assert tls is None, f"nobody speaks TLS here, so {on_failed} hears nothing"
+        assert tls is None, (
+            f"nobody speaks TLS here, so {on_failed} hears nothing, and {admits} is not asked"
+        )
         self._check()
         return self._fabric.listen(self._site, (host, port), on_connection)
 

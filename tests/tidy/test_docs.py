@@ -335,7 +335,7 @@ def _lacks(room: Path) -> str:
 def test_every_setting_of_security_stands_at_the_head_of_its_page() -> None:
     head, _, rest = _text(DOCS / "reference" / "security.md").partition("\n## ")
     kinds = re.compile(
-        r"(tls|sasl|http|audit|encryption|insecure|super_users|listeners)(_|$)|.*security_protocol"
+        r"(tls|sasl|http|audit|encryption|insecure|super_users|listeners|connections?)(_|$)(?!order)|.*security_protocol"
     )
     keys = {key for key in NodeConfig.__struct_fields__ if kinds.match(key)}
     assert keys == {

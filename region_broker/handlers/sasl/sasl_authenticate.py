@@ -62,7 +62,7 @@ async def _count(ctx: RequestContext, desk: LoginDesk, refused: LoginRefused) ->
     tried = Identity(who, ctx.host, login.mechanism)
     ctx.services.audit.login(tried, right=False, reason=str(refused))  # INV-SSL1
     desk.tell(ctx.peer, refused)
-    await desk.hold_back(ctx.host)
+    await desk.hold_back(ctx.host, is_judged=refused.is_judged)
 
 
 def _refusal(ctx: RequestContext, refused: LoginRefused) -> CloseConnection:

@@ -24,6 +24,7 @@ from region_broker.ports.handshakes import (
 from region_broker.ports.network import (
     READ_AHEAD_BYTES,
     WRITE_HIGH_WATER_BYTES,
+    Admits,
     Buffer,
     ByteStream,
     Consume,
@@ -31,6 +32,7 @@ from region_broker.ports.network import (
     OnConnection,
     OnFailedHandshake,
     TlsContexts,
+    everybody,
     unheard,
 )
 from region_broker.ports.served_connections import ServedConnections
@@ -367,11 +369,15 @@ class AsyncioListener:
         self._note_address(self._server.sockets[0])
 
     async def bind_secured(
-        self, host: str, port: int, tls: TlsContexts, on_failed: OnFailedHandshake, bounds: HandshakeLimits,
+        self, host: str, port: int, tls: TlsContexts, on_failed: OnFailedHandshake, bounds: HandshakeLimits, *, admits: Admits,
     ) -> None:  # fmt: skip
         """The same, speaking TLS."""
         room = _room()
-        server = TlsServer(tls, lambda: SecuredStream(room, self._served.serve), on_failed, bounds)
+
+        def make() -> SecuredStream:
+            return SecuredStream(room, self._served.serve)
+
+        server = TlsServer(tls, make, on_failed, bounds, admits=admits)
         await server.bind(host, port, LISTEN_BACKLOG)
         self._server = server
         self._note_address(server.sockets[0])
@@ -417,14 +423,14 @@ class AsyncioNetwork:
 
     async def listen(
         self, host: str, port: int, on_connection: OnConnection,
-        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard, admits: Admits = everybody,
     ) -> Listener:  # fmt: skip
         """See `Network`."""
         listener = AsyncioListener(on_connection)
         if tls is None:
             await listener.bind(host, port, LISTEN_BACKLOG)
         else:
-            await listener.bind_secured(host, port, tls, on_failed, self._handshakes)
+            await listener.bind_secured(host, port, tls, on_failed, self._handshakes, admits=admits)
         return listener
 
     async def connect(

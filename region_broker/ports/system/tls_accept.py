@@ -1,5 +1,6 @@
 """A listening socket that speaks TLS: the handshake of each connection, bounded in time and number, before anybody is told of it.
 
+INV-PTA2  who may not connect costs no handshake: that is asked before it, of the address alone
 INV-PTA1  whom a handshake refuses is sent the alert that says why, before the connection ends
 
 A handshake that fails ends its connection and is told by one call, never by an exception of the loop. Who is turned away costs an
@@ -32,7 +33,14 @@ from region_broker.ports.handshakes import (
     reason_of,
     text_of,
 )
-from region_broker.ports.network import FailedHandshake, OnFailedHandshake, TlsContexts, unheard
+from region_broker.ports.network import (
+    Admits,
+    FailedHandshake,
+    OnFailedHandshake,
+    TlsContexts,
+    everybody,
+    unheard,
+)
 
 _ACCEPTED_AT_ONCE: Final = 100
 _ACCEPT_AGAIN_S: Final = 0.1
@@ -78,12 +86,14 @@ class TlsServer:
     def __init__(
         self, contexts: TlsContexts, make: Callable[[], asyncio.BaseProtocol],
         on_failed: OnFailedHandshake = unheard, bounds: HandshakeLimits = DEFAULT_HANDSHAKES,
+        *, admits: Admits = everybody,
     ) -> None:  # fmt: skip
         """Speak by `contexts`; nothing is bound yet."""
         self._contexts = contexts
         self._make = make
         self._on_failed = on_failed
         self._bounds = bounds
+        self._admits = admits
         self._places = HandshakePlaces(bounds)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._sockets: list[socket.socket] = []
@@ -146,6 +156,9 @@ class TlsServer:
     def _begin(self, came: socket.socket, address: Any) -> None:
         """Make the handshake of a connection, if there is a place for it."""
         host = str(address[0])
+        if not self._admits(host):  # INV-PTA2: whoever says so has told of it
+            came.close()
+            return
         peer = f"{host}:{address[1]}"
         running: list[asyncio.Task[None]] = []
 

@@ -47,6 +47,11 @@ class Bucket:
         self._fill(now_s)
         self._left = self._bounded(self._left - amount)
 
+    @property
+    def owes(self) -> bool:
+        """Return whether something was owed when it was looked at last; if not, nothing is now."""
+        return self._left < 0.0
+
     def left(self, now_s: float) -> float:
         """Return how much may be taken now; below 0: how much is owed."""
         self._fill(now_s)
@@ -102,6 +107,10 @@ class Buckets:
         self._by_sharers.move_to_end(limit.sharers)
         bucket.follow(limit.rate, now_s)
         return bucket
+
+    def known(self, limit: Limit) -> Bucket | None:
+        """Return the bucket of a limit as it was used last; None where it would be a new one."""
+        return self._by_sharers.get(limit.sharers)
 
     def _forget(self, now_s: float) -> None:
         for _ in range(_FORGOTTEN_AT_ONCE):

@@ -184,6 +184,13 @@ class Limit(NamedTuple):
     sharers: Sharers
 
 
+class AddressRate(NamedTuple):
+    """How many connections a second an address may open; `is_named`: a quota names that address, and not the default one."""
+
+    rate: float
+    is_named: bool
+
+
 class Limits:
     """All limits that are configured, ready to be asked."""
 
@@ -231,10 +238,13 @@ class Limits:
                 return Limit(rate, (key, whose, which))
         return None
 
-    def of_address(self, address: str) -> float | None:
+    def of_address(self, address: str) -> AddressRate | None:
         """Return how many connections a second an address may open; None where nothing is said of it."""
-        rate = self._addresses.get(plain_address(address))
-        return self._addresses.get(None) if rate is None else rate
+        named = self._addresses.get(plain_address(address))
+        if named is not None:
+            return AddressRate(named, is_named=True)
+        rate = self._addresses.get(None)
+        return None if rate is None else AddressRate(rate, is_named=False)
 
 
 def _name_in(named: Mapping[str, str | None], kind: str) -> _Name:

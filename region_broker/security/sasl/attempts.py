@@ -1,7 +1,8 @@
 """How failed logins are held back, by the address that they come from.
 
 INV-SAT1  the answer to a failed login waits, longer where its address failed often before; no other address waits for that
-INV-SAT2  of one address at most WAITING_MAX refusals wait: more logins of it are refused unjudged until some have left, so it guesses no faster
+INV-SAT2  of one address at most WAITING_MAX refusals of judged logins wait: more of it are refused unjudged until some have left, so it guesses no
+          faster, by however many connections at once; those that were refused unjudged keep no other one from being judged
 INV-SAT3  what is remembered is bounded, however many addresses fail: those that are forgiven go first, and who finds no place shares one
 Addresses of IPv6 count by their network (INV-PAD1).
 Pure: the time is handed in. Not here: waiting itself (`desk`).
@@ -41,10 +42,11 @@ class Held:
 
     delay_ms: int
     address: _Address
+    is_judged: bool
 
     def left(self) -> None:
         """Note that it waits no more."""
-        self.address.waiting -= 1
+        self.address.waiting -= self.is_judged
 
 
 class FailedAttempts:
@@ -61,14 +63,14 @@ class FailedAttempts:
         found = self._by_address.get(network_of(host))
         return found is not None and found.waiting >= WAITING_MAX
 
-    def failed(self, host: str, now_ms: int) -> Held:
+    def failed(self, host: str, now_ms: int, *, is_judged: bool = True) -> Held:
         """Count a failure, and return for how long its answer waits."""
         address = self._of(network_of(host), now_ms)
         address.settle(now_ms)
         address.failures = min(address.failures + 1, FAILURES_MAX)
-        address.waiting += 1
+        address.waiting += is_judged
         often = address.failures > FREE_FAILURES
-        return Held(max(self._delay_ms, LONG_DELAY_MS if often else 0), address)
+        return Held(max(self._delay_ms, LONG_DELAY_MS if often else 0), address, is_judged)
 
     def _of(self, key: str, now_ms: int) -> _Address:
         found = self._by_address.get(key)

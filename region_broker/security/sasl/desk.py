@@ -114,9 +114,7 @@ class LoginDesk:
         """Take a message of the exchange that is under way; raises `LoginRefused`."""
         exchange = login.exchange
         assert exchange is not None, "INV-LGI1: the handshake comes first"
-        if self._attempts.is_full(host):
-            said = "Too many failed logins come from this address: try again later"
-            raise LoginRefused(login.mechanism, "too many failed logins of its address wait", said)
+        self._refuse_unjudged(login.mechanism, host)
         login.is_busy = True
         try:
             return await exchange.step(message)
@@ -141,9 +139,16 @@ class LoginDesk:
             bounds.append(left_ms)
         return identity, min(bounds, default=0)
 
-    async def hold_back(self, host: str) -> None:
+    def _refuse_unjudged(self, mechanism: str, host: str) -> None:
+        """Raise `LoginRefused` where so many refusals of an address wait that no more of it is judged (INV-SAT2)."""
+        if self._attempts.is_full(host):
+            why = "too many failed logins of its address wait"
+            said = "Too many failed logins come from this address: try again later"
+            raise LoginRefused(mechanism, why, said, is_judged=False)
+
+    async def hold_back(self, host: str, *, is_judged: bool = True) -> None:
         """Count a failure, and return when its answer may be sent (INV-SAT1)."""
-        held = self._attempts.failed(host, self._clock.monotonic_ms())
+        held = self._attempts.failed(host, self._clock.monotonic_ms(), is_judged=is_judged)
         try:
             if held.delay_ms:
                 await self._clock.sleep_ms(held.delay_ms)
@@ -175,6 +180,7 @@ class LoginDesk:
     async def password_fits(self, host: str, keys: ScramKeys, password: bytes) -> bool:
         """Return whether a password has these keys, beside the event loop (INV-SDK2)."""
         async with self._proving.turn(host):
+            self._refuse_unjudged(plain.NAME, host)  # those before it may have failed since it came
             return await asyncio.to_thread(fits, keys, password)
 
     def live_token(self, token_id: str) -> DelegationToken | None:
@@ -187,6 +193,7 @@ class LoginDesk:
     async def token_keys(self, host: str, mechanism: str, token_id: str) -> ScramKeys:
         """Return the keys of a token, there or not, made beside the event loop (INV-SDK2, INV-DTK3)."""
         async with self._proving.turn(host):
+            self._refuse_unjudged(mechanism, host)
             return await asyncio.to_thread(self._token_secret.keys_of, token_id, mechanism)
 
     def _played_by(self) -> bytes:

@@ -14,9 +14,16 @@ class LoginRefused(Exception):
     """A login failed. The text is for the log of the node; `said` is what the client is told, `tried` the user who it said it was."""
 
     def __init__(
-        self, mechanism: str, why: str, said: str | None = None, *, tried: str = ""
+        self,
+        mechanism: str,
+        why: str,
+        said: str | None = None,
+        *,
+        tried: str = "",
+        is_judged: bool = True,
     ) -> None:
-        """Refuse for `why`; without `said` the client is told what all are told."""
+        """Refuse for `why`; without `said` the client is told what all are told. `is_judged`: somebody has looked at what it showed."""
         super().__init__(why)
+        self.is_judged = is_judged
         self.tried = tried
         self.said = WRONG.format(mechanism) if said is None else said

@@ -144,12 +144,15 @@ async def test_INV_HTH1_what_the_primary_region_throttles_is_left_unread_here(
 ) -> None:
     async with wire_fixture(tmp_path) as fixture:
         client = await fixture.connect()
-        await limit(fixture, controller_mutation_rate=1_000.0)
+        await limit(fixture, controller_mutation_rate=1_000.0, request_percentage=100.0)
         fixture.region.acting = False
         body = {"throttle_time": 1_000, "topics": []}
         fixture.forwarder.answer = struct.pack(">ib", 1, 0) + answer_body_of(CREATE, 6, body)
         began_s = time.monotonic()
         assert ms(await client.call(CREATE, 6, created("a"))) == 1_000
+        quotas = fixture.services.quotas
+        assert quotas is not None
+        assert quotas.owing()[QuotaKey.REQUEST] == 1, "INV-SQT4: over all of its connections"
         assert time.monotonic() - began_s < 0.9
         client.send(METADATA, 1, {"topics": []})
         await client.receive(METADATA, 1)
@@ -247,8 +250,13 @@ async def test_INV_CQT2_what_is_owed_outlives_a_change_and_a_change_counts_at_on
         first, second, third = [await fixture.connect() for _ in range(3)]
         assert 4_000 < ms(await first.call(PRODUCE, 7, produce_of(5_000))) < 4_500
         await limit(fixture, producer_byte_rate=10_000.0)
-        assert 400 < ms(await second.call(PRODUCE, 7, produce_of(300))) < 600, (
-            "paid back at the new rate"
+        quotas = fixture.services.quotas
+        assert quotas is not None
+        left = quotas.left(QuotaKey.PRODUCE, "ANONYMOUS", "raw")
+        assert left is not None
+        assert left[0] < 0.0
+        assert 0 < ms(await second.call(PRODUCE, 7, produce_of(300))) < 600, (
+            "held until it was paid back, at the new rate"
         )
         await limit(fixture, request_percentage=100.0)
         assert ms(await third.call(PRODUCE, 7, produce_of(5_000))) == 0

@@ -49,7 +49,8 @@ class Desk:
     def tell(self, _peer: str, _refused: LoginRefused) -> None:
         return
 
-    async def hold_back(self, _host: str) -> None:
+    async def hold_back(self, _host: str, *, is_judged: bool) -> None:
+        assert is_judged
         self.holds += 1
         await self.let_go.wait()
 

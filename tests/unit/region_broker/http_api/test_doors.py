@@ -455,12 +455,17 @@ async def test_INV_HPC2_an_address_whose_refusals_wait_is_asked_for_no_more(
 ) -> None:
     monkeypatch.setattr(password_checks, "PENDING_MAX", 1)
     clock = Hurried(holds=True)
+    passed, counted = list[Passed](), list[str]()
     async with behind(doors_with(clock=clock)) as node:
+        node.doors.on_passed, node.doors.on_refused = passed.append, counted.append
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(node.ask("/metrics", token="no"))
             await until(lambda: bool(clock.slept), "its refusal waits")
-            status, said, headers = await node.ask("/metrics", token="neither")
+            status, said, headers = await node.ask("/metrics", auth=("mallory", "guess"))
             assert (status, said["code"], headers["Retry-After"]) == (503, "too-many-logins", "1")
+            assert counted == ["too-many-logins"]
+            (refused,) = passed
+            assert (refused.identity.principal, refused.refused) == ("User:mallory", counted[0])
             assert (await node.ask("/metrics", token=TOKENS[Role.ADMIN][0]))[0] == 200
             assert (await node.ask("/livez"))[0] == 200, "who shows nothing is no guesser"
             clock.let_go.set()
@@ -480,6 +485,9 @@ async def test_wrong_logins_and_refusals_are_told_to_the_audit_trail() -> None:
     trail = Kept()
     async with behind(doors_with(authorizer=Acls())) as node:
         node.doors.on_passed = told_to(trail)
+        node.doors.on_passed(
+            Passed(Identity("User:eve", mechanism="BASIC"), "GET", "/", "too-many-logins")
+        )
         await node.ask("/metrics", auth=("mal\nlory", "open-sesame"))
         await node.ask("/metrics", token="tmt_wrong")
         await node.ask("/metrics")
@@ -490,6 +498,7 @@ async def test_wrong_logins_and_refusals_are_told_to_the_audit_trail() -> None:
         for each in trail.events
     ]
     assert told == [
+        (Kind.LOGIN, "User:eve", "BASIC", "too-many-logins"),
         (Kind.LOGIN, "User:mal?lory", "BASIC", "wrong-credentials"), (Kind.LOGIN, "User:ANONYMOUS", "TOKEN", "wrong-credentials"),
         (Kind.REFUSAL, "User:ANONYMOUS", "", "unknown"), (Kind.REFUSAL, "User:user", "BASIC", "forbidden"),
     ]  # fmt: skip

@@ -85,6 +85,30 @@ async def test_INV_PAD1_handshakes_of_one_host_of_ipv6_count_together(tmp_path: 
         theirs.close()
 
 
+async def test_INV_PTA2_who_may_not_connect_costs_no_handshake(tmp_path: Path) -> None:
+    told: list[FailedHandshake] = []
+    asked: list[str] = []
+    contexts = ServerTls(put(tmp_path / "eu", node_certificate()))
+
+    def admits(host: str) -> bool:
+        asked.append(host)
+        return len(asked) == 1
+
+    server = TlsServer(contexts, asyncio.Protocol, told.append, admits=admits)
+    pairs = [socket.socketpair() for _ in range(3)]
+    for ours, _ in pairs:
+        ours.setblocking(False)
+        server._begin(ours, ("2001:db8::1", 9, 0, 0))
+    assert asked == ["2001:db8::1"] * 3
+    assert server.under_way == 1
+    assert [ours.fileno() == -1 for ours, _ in pairs] == [False, True, True]
+    assert not told, "whoever refuses says so"
+    server.close()
+    await until(lambda: not server.under_way)
+    for _, theirs in pairs:
+        theirs.close()
+
+
 async def test_a_connection_that_is_gone_before_it_is_accepted_keeps_nobody_waiting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,7 @@ from region_broker.security.quotas import entities
 from region_broker.security.quotas.buckets import DEBT_S_MAX, Bucket, Buckets
 from region_broker.security.quotas.entities import (
     NAME_LENGTH_MAX,
+    AddressRate,
     Limit,
     Limits,
     QuotaKey,
@@ -66,10 +67,11 @@ def test_INV_SQE1_addresses_have_a_limit_of_connections() -> None:
     found = limits(
         ((("ip", "10.0.0.1"),), rate), ((("ip", None),), {QuotaKey.CONNECTION.value: 9.0})
     )
-    assert found.of_address("10.0.0.1") == found.of_address("::ffff:10.0.0.1") == 3.0
-    assert found.of_address("[::1]") == 9.0
+    named, default = AddressRate(3.0, is_named=True), AddressRate(9.0, is_named=False)
+    assert found.of_address("10.0.0.1") == found.of_address("::ffff:10.0.0.1") == named
+    assert found.of_address("[::1]") == default
     mapped = limits(((("ip", "::ffff:10.0.0.2"),), rate))
-    assert mapped.of_address("10.0.0.2") == 3.0, "however it was written"
+    assert mapped.of_address("10.0.0.2") == named, "however it was written"
     assert found.has_addresses
     assert not found.has_clients
 
@@ -187,7 +189,34 @@ def test_INV_SQT1_INV_SQT2_the_longest_wait_counts_and_is_bounded() -> None:
     assert other.settle(10.0) == 30_000
 
 
-def test_INV_SQT3_what_was_forwarded_is_charged_for_mutations_only() -> None:
+def test_INV_SQT3_time_of_this_loop_is_charged_whoever_forwarded_what_took_it() -> None:
+    """A mirror worked little for it, and was all that counted: 1 % of its loop was the whole one of the primary."""
+    throttles = Throttles(lambda: 0.0)
+    throttles.take({(("user", "u"),): {"request_percentage": 1.0}})
+    meter = throttles.meter("u", None, is_forwarded=True)
+    meter.start(0.0)
+    assert meter.settle(0.015) == 500, "10 ms were saved up, 15 taken"
+
+
+def test_INV_SQT4_what_another_node_tells_is_owed_here_by_all_who_share_the_limit() -> None:
+    now = [0.0]
+    throttles = Throttles(lambda: now[0])
+    throttles.take({(("user", "u"),): {"request_percentage": 1.0}})
+    meter = throttles.meter("u", "c", is_forwarded=False)
+    meter.told_elsewhere(400)
+    (limit,) = throttles.meter("u", "another", is_forwarded=False).limits()
+    assert throttles.left_of(limit) == pytest.approx(-0.4)
+    meter.told_elsewhere(300)
+    assert throttles.left_of(limit) == pytest.approx(-0.4), "it is the same debt, told again"
+    meter.told_elsewhere(30_000)
+    assert throttles.left_of(limit) == pytest.approx(-1.0), "more than a second is of another limit"
+    now[0] = 1.0
+    assert not throttles.owes(limit)
+    throttles.meter("free", "c", is_forwarded=False).told_elsewhere(400)
+    assert throttles.owing()[QuotaKey.REQUEST] == 0
+
+
+def test_INV_SQT3_bytes_that_were_forwarded_are_not_charged_and_mutations_are() -> None:
     throttles = Throttles(lambda: 0.0)
     rates = {"producer_byte_rate": 1.0, "controller_mutation_rate": 1.0, "consumer_byte_rate": 1.0}
     throttles.take({(("user", None),): rates})

@@ -67,6 +67,36 @@ async def test_INV_SAT2_an_address_whose_refusals_wait_is_refused_unjudged(
     assert (await desk.step(begun(desk, "10.0.0.1"), "10.0.0.1", FIRST)).answer, "it has left"
 
 
+async def test_INV_SAT2_logins_that_came_together_are_judged_while_few_refusals_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them were: nobody waited as they came, and each then waited for its turn."""
+    monkeypatch.setattr(attempts, "WAITING_MAX", 3)
+    clock, judged, unjudged = Held(), list[bool](), list[bool]()
+    settings = LoginSettings(mechanisms=("PLAIN",))
+    access = access_of(rfc_keys())
+    desk = LoginDesk(settings, lambda: access, clock, SystemChance())
+
+    async def guess() -> None:
+        login = begun(desk, "10.0.0.1", "PLAIN")
+        with pytest.raises(LoginRefused) as refused:
+            await desk.step(login, "10.0.0.1", b"\0user\0wrong")
+        is_judged = refused.value.is_judged
+        (judged if is_judged else unjudged).append(is_judged)
+        await desk.hold_back("10.0.0.1", is_judged=is_judged)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(20):
+            tasks.create_task(guess())
+        await until(lambda: clock.sleeping == 20, "all are refused")
+        assert (len(judged), len(unjudged)) == (3, 17)
+        assert desk._attempts.is_full("10.0.0.1")
+        clock.let_go.set()
+    assert not desk._attempts.is_full("10.0.0.1")
+    first = await desk.step(begun(desk, "10.0.0.1", "PLAIN"), "10.0.0.1", b"\0user\0pencil")
+    assert first.proved is not None
+
+
 async def test_nothing_else_is_judged_on_a_connection_while_a_message_is() -> None:
     """INV-LGI1."""
     desk, go = desk_with(Held(), NO_ACCESS), asyncio.Event()
