@@ -2,7 +2,8 @@
 
 Goal: no two logs that leaders and followers can come to are cut too far, or not far enough.
 Method: each leader epoch begins on a beginning of an earlier leader's log, and adds records; the two logs are beginnings of two of
-these. The model compares them record by record.
+these. The model compares them record by record. A log may have been cleaned, and copied from what was left by a node that knows of leader
+epochs what the batches say, again and again: by the cleaner's rule the first one that is left of each leader epoch stays, and the last of all (INV-CLW3).
 """
 
 from hypothesis import given
@@ -34,6 +35,25 @@ def history(rows: Rows, start: int = 0) -> LogHistory:
         if offset >= start:
             starts.setdefault(leader_epoch, offset)
     return LogHistory(tuple(EpochStart(*each) for each in starts.items()), start, len(rows))
+
+
+@st.composite
+def left_of(draw: st.DrawFn, rows: Rows) -> set[int]:
+    """Draw which offsets of a log are left once it was cleaned, copied, and cleaned again, several times."""
+    left = set(range(len(rows)))
+    for _ in range(draw(st.integers(0, 3))):
+        starts = {start for _, start in learned(rows, left).epochs}
+        superseded = draw(st.sets(st.sampled_from(sorted(left)))) if left else set()
+        left -= superseded - starts - {len(rows) - 1}
+    return left
+
+
+def learned(rows: Rows, left: set[int]) -> LogHistory:
+    """Return the history of a log as it is known to who was given the records that are left, and no others."""
+    starts: dict[LeaderEpoch, int] = {}
+    for offset in sorted(left):
+        starts.setdefault(rows[offset][0], offset)
+    return LogHistory(tuple(EpochStart(*each) for each in starts.items()), 0, len(rows))
 
 
 def shared(own: Rows, leaders_rows: Rows) -> int:
@@ -89,3 +109,15 @@ def test_R5_INV_RPH3_a_log_that_starts_above_what_is_shared_meets_below_its_star
     own_start = data.draw(st.integers(common, len(own)))
     meets_at, _ = meeting(history(own, own_start), history(other))
     assert meets_at <= (common if own_start < len(own) else max(common, min(own_start, len(other))))
+
+
+@given(st.data(), leaders())
+def test_R5_INV_RPH1_INV_CLW3_logs_that_were_cleaned_and_copied_from_what_is_left_meet_where_they_part(
+    data: st.DataObject, logs: list[Rows]
+) -> None:
+    own, other = data.draw(st.sampled_from(logs)), data.draw(st.sampled_from(logs))
+    own = own[: data.draw(st.integers(0, len(own)))]
+    other = other[: data.draw(st.integers(0, len(other)))]
+    own_left, others_left = data.draw(left_of(own)), data.draw(left_of(other))
+    meets_at, _ = meeting(learned(own, own_left), learned(other, others_left))
+    assert meets_at == shared(own, other)
