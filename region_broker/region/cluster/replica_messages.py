@@ -124,7 +124,8 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     """One log's part of the attachment: `data_bytes` of it, whole batches from `position` up to `end_offset`.
 
     `log_start_offset`: below which the leader's log was deleted; `cleaned_below`: below which offsets may be missing; `unsent_bytes`:
-    what lies behind `end_offset`, counted up to a limit; `log_end_offset`: where the leader's log ends.
+    what lies behind `end_offset`, counted up to a limit; `log_end_offset`: where the leader's log ends. `kept_from`: where its bytes begin, at
+    or below `log_start_offset` (INV-RFN8); None from a version that does not tell.
     """
 
     topic_id: UUID
@@ -137,6 +138,7 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     cleaned_below: Offset
     log_end_offset: Offset
     unsent_bytes: Offset
+    kept_from: Offset | None = None
 
     @property
     def key(self) -> LogKey:
