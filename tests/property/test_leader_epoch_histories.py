@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idempotency.identity import LeaderEpoch
-from region_broker.replication.facts import AskAgain, EpochStart, LogHistory, compare, first_asked
+from region_broker.replication.facts import (
+    AskAgain,
+    EpochStart,
+    LogHistory,
+    compare,
+    first_asked,
+    trusted,
+)
 
 Rows = list[tuple[LeaderEpoch, int]]
 """Leader epoch and number of each record."""
@@ -121,3 +128,39 @@ def test_R5_INV_RPH1_INV_CLW3_logs_that_were_cleaned_and_copied_from_what_is_lef
     own_left, others_left = data.draw(left_of(own)), data.draw(left_of(other))
     meets_at, _ = meeting(learned(own, own_left), learned(other, others_left))
     assert meets_at == shared(own, other)
+
+
+def meeting_of_cleaned(own: LogHistory, leader: LogHistory, left: set[int], committed: int) -> int:
+    """Ask until the histories meet, where the leader's log holds what is `left` of it; return where."""
+    asked = first_asked(own)
+    while True:
+        end = leader.end_of(asked)
+        held_to = max((at + 1 for at in left if at < end.end_offset), default=0)
+        found = compare(own, asked, end)
+        if not isinstance(found, AskAgain):
+            is_newest = end.leader_epoch == leader.latest
+            return trusted(found.offset, end, end.end_offset if is_newest else held_to, committed)
+        asked = found.leader_epoch
+
+
+@given(st.data(), leaders())
+def test_R5_INV_RPH4_a_leader_that_knows_starts_too_late_keeps_no_follower_from_its_cut(
+    data: st.DataObject, logs: list[Rows]
+) -> None:
+    """What was cleaned by a version that kept no first batch of a leader epoch: any record below what is committed may be gone."""
+    own, other = data.draw(st.sampled_from(logs)), data.draw(st.sampled_from(logs))
+    own = own[: data.draw(st.integers(0, len(own)))]
+    other = other[: data.draw(st.integers(0, len(other)))]
+    common = shared(own, other)
+    committed = data.draw(st.integers(0, common))
+    exact = data.draw(st.booleans())
+    own_left, left = (
+        set(range(len(rows)))
+        - (data.draw(st.sets(st.integers(0, max(end - 1, 0)))) - {len(rows) - 1})
+        for rows, end in ((own, committed), (other, len(other)))
+    )
+    others = history(other) if exact else learned(other, left)
+    owns = history(own) if exact else learned(own, own_left)
+    meets_at = meeting_of_cleaned(owns, others, left, committed)
+    assert meets_at <= common
+    assert meets_at >= committed or not exact

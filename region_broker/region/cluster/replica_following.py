@@ -446,8 +446,12 @@ class ReplicaFollowing:
 
     def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
         """See `Driver`."""
-        if line is self._line:
-            self._tell(EpochsChecked(line.session, found))
+        if line is not self._line:
+            return
+        for key, answer in found.items():
+            if answer is not None and key in self._logs:
+                self._logs[key].writer.leader_starts = answer.starts
+        self._tell(EpochsChecked(line.session, found))
 
     def fetched(
         self, line: ReplicaLine, parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool,
