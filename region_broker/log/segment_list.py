@@ -118,6 +118,19 @@ class SegmentList:
             start = segment.next_offset
         return total
 
+    def end_before(self, offset: int, *, wait: bool = True) -> int:
+        """Return where the last batch ends that begins below `offset`, which lies in the log above its start."""
+        segment = self.segments[self.slot(offset - 1)]
+        end_offset = (
+            segment.base_offset
+        )  # there the segment before it ends, with a batch (`cleaning.rewriting`)
+        start = segment.index(wait=wait).position_before(offset - 1 - segment.base_offset)
+        for _, header in segment.walk(start, wait=wait):
+            if header.base_offset >= offset:
+                break
+            end_offset = header.next_offset
+        return end_offset
+
     def boundary(self, offset: int) -> tuple[Segment, int]:
         """Return segment and position of `offset`; raises NotABatchBoundary if no batch begins or ends there."""
         start, end = self.bases[0], self.segments[-1].next_offset

@@ -117,6 +117,11 @@ class SoundReads:
         except CorruptRange:
             return enough
 
+    def end_before(self, offset: int, *, wait: bool) -> int:
+        """Return where the last batch below `offset` ends; raises what `read` raises."""
+        with self._errors_at(offset, f"looking for what lies before {offset}"):
+            return self._log.segments.end_before(offset, wait=wait)
+
     @contextmanager
     def _errors_at(self, offset: int, work: str) -> Iterator[None]:
         """Let damage be CorruptRange, and stop the partition if the disk fails; not where no file can be opened now."""

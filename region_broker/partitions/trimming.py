@@ -31,13 +31,16 @@ class Hold(NamedTuple):
 class Trimming:
     """Of one log, and of the file that says where it starts. Every method raises PartitionFailed."""
 
-    __slots__ = ("_log", "_noted", "_start", "tp")
+    __slots__ = ("_log", "_noted", "_start", "leader_keeps_from", "tp")
 
     def __init__(
         self, tp: TopicPartition, log: PartitionLog, start: LogStart, noted: NotedStarts
     ) -> None:
         """Trim `log` of `tp`; `noted` has starts made durable that are noted."""
         self.tp = tp
+        self.leader_keeps_from: int | None = None
+        """Of a copy inside the region: from where its leader keeps this log's bytes, at the least (INV-RFN8); None where no leader holds
+        anything back."""
         self._noted = noted
         self._log = log
         self._start = start
@@ -138,11 +141,14 @@ class Trimming:
         self._log.trimmer.start_at(offset)
 
     def drop_below_start(self, budget: DeletionBudget | None) -> int:
-        """Delete segments below the start that is durable, as many as `budget` allows; return how many."""
-        if self._start.kept_offset <= self._log.log_start_offset:
+        """Delete segments below the start that is durable, but for those that the leader keeps, as many as `budget` allows; return how many."""
+        start, keeps_from = self._start.kept_offset, self.leader_keeps_from
+        if keeps_from is not None:
+            start = min(start, keeps_from)
+        if start <= self._log.log_start_offset:
             return 0
         with self.stops_on_disk_errors("deleting what lies below the log start"):
-            return self._log.trimmer.delete_segments_below(self._start.kept_offset, budget)
+            return self._log.trimmer.delete_segments_below(start, budget)
 
     def retain(
         self,

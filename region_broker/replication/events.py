@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from idempotency.identity import LeaderEpoch, LogKey, Member
-from region_broker.replication.facts import EpochEnd, InSync, LogHistory
+from region_broker.replication.facts import EpochEnd, EpochStart, InSync, LogHistory
 
 # -- of both --------------------------------------------------------------------------------------
 
@@ -155,20 +155,26 @@ class LocalLog(NamedTuple):
     """What a follower has of a log: its history (of leader epochs with records alone, INV-E3), and how far that is durable.
 
     `high_watermark`: what a leader has said, as far as it is durable here; after a start what was noted of it, or the log start. Never
-    the durable end itself: what lies between may have to be cut.
+    the durable end itself: what lies between may have to be cut. `cleaned_below`: how far it was cleaned here, which is committed, too.
     """
 
     history: LogHistory
     durable_end: int
     high_watermark: int
+    cleaned_below: int = 0
 
 
 class LeaderLog(NamedTuple):
-    """What a leader answers about a log: `LogHistory.end_of` the leader epoch that it was asked for, and where its log starts."""
+    """What a leader answers about a log: `LogHistory.end_of` the leader epoch that it was asked for, and where its log starts.
+
+    `held_to`: where its last batch below that end ends; None where it does not say. `starts`: those of newer leader epochs that its batches may not tell (INV-E4).
+    """
 
     asked: LeaderEpoch
     epoch_end: EpochEnd
     log_start_offset: int
+    starts: tuple[EpochStart, ...] = ()
+    held_to: int | None = None
 
 
 class Slice(NamedTuple):

@@ -2,6 +2,9 @@
 
 INV-RPH1  what lies below the meeting point of two histories is the same in both, whatever was cut or deleted in between
           (KIP-101, KIP-279, KIP-320)
+INV-RPH4  where the leader's log was cleaned in front of the start of a leader epoch, nobody counts on when that epoch began: a table that was
+          made of such a log may name it too late. The follower keeps what lies below the leader's last batch before that, and what it knows to be
+          committed; what else it has there the leader has not, and sends nothing in its place, or what stands there instead
 INV-RPH3  they may meet below where the follower's log starts: then it has nothing of what the leader's has from there on
           1. B is away for longer than retention, and its log ends at 5; the others' begin at 10. 2. They are lost, and B is elected
           uncleanly. 3. One of them returns. 4. Were it to go on from 10, it would be in sync without what B has written from 5 to 10.
@@ -82,6 +85,14 @@ class LogHistory:
         """The newest leader epoch, -1 without any."""
         return self.epochs[-1].leader_epoch if self.epochs else NO_LEADER_EPOCH
 
+    def starts_after(self, leader_epoch: LeaderEpoch, offset: int) -> tuple[EpochStart, ...]:
+        """Return where leader epochs above `leader_epoch` start, those up to `offset`."""
+        return tuple(
+            each
+            for each in self.epochs
+            if each.leader_epoch > leader_epoch and each.start_offset <= offset
+        )
+
     def end_of(self, asked: LeaderEpoch) -> EpochEnd:
         """Return the largest leader epoch <= `asked`, and its end; (-1, log start) where all are newer."""
         higher = bisect_right(self.epochs, asked, key=attrgetter("leader_epoch"))
@@ -111,3 +122,13 @@ def compare(own: LogHistory, asked: LeaderEpoch, leaders: EpochEnd) -> MeetAt | 
     # INV-RPH2: the leader has nothing of `asked`, and this log nothing of what it has instead.
     assert mine.leader_epoch < asked, (mine, asked)
     return AskAgain(mine.leader_epoch)
+
+
+def trusted(meets_at: int, leaders: EpochEnd, held_to: int | None, committed: int) -> int:
+    """Return where a follower's log meets a leader's that may have been cleaned there, by what `compare` has found (INV-RPH4).
+
+    `held_to`: where the leader's last batch below `leaders.end_offset` ends. `committed`: below it what the follower has is known to be.
+    """
+    if held_to is None or meets_at < held_to:
+        return meets_at
+    return max(held_to, min(committed, leaders.end_offset))

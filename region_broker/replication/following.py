@@ -61,7 +61,14 @@ from region_broker.replication.events import (
     Slice,
     Ticked,
 )
-from region_broker.replication.facts import AskAgain, LogHistory, MeetAt, compare, first_asked
+from region_broker.replication.facts import (
+    AskAgain,
+    LogHistory,
+    MeetAt,
+    compare,
+    first_asked,
+    trusted,
+)
 
 FETCHES_IN_FLIGHT: Final = 2
 URGENT_FETCHES_MAX: Final = 8
@@ -93,6 +100,7 @@ class _Log:
     leaders_high_watermark: int
     log_start_offset: int
     """What the leader has said of it in this session, -1 before that: it may lie below this log's, where an order is void (T14)."""
+    cleaned_below: int
     told_start: int = 0
     """What the leader was told of where this log starts, in this session."""
     stage: Stage = Stage.ASKED
@@ -111,7 +119,16 @@ class _Log:
             high_watermark=high_watermark,
             leaders_high_watermark=high_watermark,
             log_start_offset=-1,
+            cleaned_below=log.cleaned_below,
         )
+
+    def compared(self, history: LogHistory, answer: LeaderLog) -> MeetAt | AskAgain:
+        """Return what comes of the leader's answer about this log, whose history is not compared yet."""
+        found = compare(history, self.asked, answer.epoch_end)
+        if isinstance(found, AskAgain):
+            return found
+        committed = max(self.high_watermark, self.cleaned_below)
+        return MeetAt(trusted(found.offset, answer.epoch_end, answer.held_to, committed))
 
 
 class FollowingCore:
@@ -266,7 +283,7 @@ class FollowingCore:
             log = self._logs.get(key)
             if log is None or log.history is None or answer is None or answer.asked != log.asked:
                 continue
-            found = compare(log.history, log.asked, answer.epoch_end)
+            found = log.compared(log.history, answer)
             if isinstance(found, MeetAt) and log.high_watermark <= found.offset < log.position:
                 cuts[key] = found.offset
         return cuts
@@ -281,7 +298,7 @@ class FollowingCore:
                 log.stage = Stage.ABSENT
                 self._ask_absent_at_ms = now_ms + ASK_AGAIN_MS
             elif answer.asked == log.asked:
-                found = compare(log.history, log.asked, answer.epoch_end)
+                found = log.compared(log.history, answer)
                 if isinstance(found, AskAgain):
                     log.asked = found.leader_epoch
                     again[key] = log

@@ -2,14 +2,22 @@
 
 Goal: no two logs that leaders and followers can come to are cut too far, or not far enough.
 Method: each leader epoch begins on a beginning of an earlier leader's log, and adds records; the two logs are beginnings of two of
-these. The model compares them record by record.
+these. The model compares them record by record. A log may have been cleaned, and copied from what was left by a node that knows of leader
+epochs what the batches say, again and again: by the cleaner's rule the first one that is left of each leader epoch stays, and the last of all (INV-CLW3).
 """
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from idempotency.identity import LeaderEpoch
-from region_broker.replication.facts import AskAgain, EpochStart, LogHistory, compare, first_asked
+from region_broker.replication.facts import (
+    AskAgain,
+    EpochStart,
+    LogHistory,
+    compare,
+    first_asked,
+    trusted,
+)
 
 Rows = list[tuple[LeaderEpoch, int]]
 """Leader epoch and number of each record."""
@@ -34,6 +42,25 @@ def history(rows: Rows, start: int = 0) -> LogHistory:
         if offset >= start:
             starts.setdefault(leader_epoch, offset)
     return LogHistory(tuple(EpochStart(*each) for each in starts.items()), start, len(rows))
+
+
+@st.composite
+def left_of(draw: st.DrawFn, rows: Rows) -> set[int]:
+    """Draw which offsets of a log are left once it was cleaned, copied, and cleaned again, several times."""
+    left = set(range(len(rows)))
+    for _ in range(draw(st.integers(0, 3))):
+        starts = {start for _, start in learned(rows, left).epochs}
+        superseded = draw(st.sets(st.sampled_from(sorted(left)))) if left else set()
+        left -= superseded - starts - {len(rows) - 1}
+    return left
+
+
+def learned(rows: Rows, left: set[int]) -> LogHistory:
+    """Return the history of a log as it is known to who was given the records that are left, and no others."""
+    starts: dict[LeaderEpoch, int] = {}
+    for offset in sorted(left):
+        starts.setdefault(rows[offset][0], offset)
+    return LogHistory(tuple(EpochStart(*each) for each in starts.items()), 0, len(rows))
 
 
 def shared(own: Rows, leaders_rows: Rows) -> int:
@@ -89,3 +116,51 @@ def test_R5_INV_RPH3_a_log_that_starts_above_what_is_shared_meets_below_its_star
     own_start = data.draw(st.integers(common, len(own)))
     meets_at, _ = meeting(history(own, own_start), history(other))
     assert meets_at <= (common if own_start < len(own) else max(common, min(own_start, len(other))))
+
+
+@given(st.data(), leaders())
+def test_R5_INV_RPH1_INV_CLW3_logs_that_were_cleaned_and_copied_from_what_is_left_meet_where_they_part(
+    data: st.DataObject, logs: list[Rows]
+) -> None:
+    own, other = data.draw(st.sampled_from(logs)), data.draw(st.sampled_from(logs))
+    own = own[: data.draw(st.integers(0, len(own)))]
+    other = other[: data.draw(st.integers(0, len(other)))]
+    own_left, others_left = data.draw(left_of(own)), data.draw(left_of(other))
+    meets_at, _ = meeting(learned(own, own_left), learned(other, others_left))
+    assert meets_at == shared(own, other)
+
+
+def meeting_of_cleaned(own: LogHistory, leader: LogHistory, left: set[int], committed: int) -> int:
+    """Ask until the histories meet, where the leader's log holds what is `left` of it; return where."""
+    asked = first_asked(own)
+    while True:
+        end = leader.end_of(asked)
+        held_to = max((at + 1 for at in left if at < end.end_offset), default=0)
+        found = compare(own, asked, end)
+        if not isinstance(found, AskAgain):
+            is_newest = end.leader_epoch == leader.latest
+            return trusted(found.offset, end, end.end_offset if is_newest else held_to, committed)
+        asked = found.leader_epoch
+
+
+@given(st.data(), leaders())
+def test_R5_INV_RPH4_a_leader_that_knows_starts_too_late_keeps_no_follower_from_its_cut(
+    data: st.DataObject, logs: list[Rows]
+) -> None:
+    """What was cleaned by a version that kept no first batch of a leader epoch: any record below what is committed may be gone."""
+    own, other = data.draw(st.sampled_from(logs)), data.draw(st.sampled_from(logs))
+    own = own[: data.draw(st.integers(0, len(own)))]
+    other = other[: data.draw(st.integers(0, len(other)))]
+    common = shared(own, other)
+    committed = data.draw(st.integers(0, common))
+    exact = data.draw(st.booleans())
+    own_left, left = (
+        set(range(len(rows)))
+        - (data.draw(st.sets(st.integers(0, max(end - 1, 0)))) - {len(rows) - 1})
+        for rows, end in ((own, committed), (other, len(other)))
+    )
+    others = history(other) if exact else learned(other, left)
+    owns = history(own) if exact else learned(own, own_left)
+    meets_at = meeting_of_cleaned(owns, others, left, committed)
+    assert meets_at <= common
+    assert meets_at >= committed or not exact

@@ -401,6 +401,9 @@ async def test_INV_HRD1_nobody_is_sent_to_a_copy_that_starts_behind_what_is_aske
         copy = node.partition(TOPIC, 0)
         await until_copied(cluster, copy, 9)
         copy.retention.forget_below(6)
+        copy.trimming.leader_keeps_from = 6  # as that leader has said (INV-RFN8)
+        await cluster.until(lambda: copy.trimming.start_is_kept, "the start is durable")
+        await node.node.maintain()
         replication = node.node._replication
         assert replication is not None
         replication.following.compare_anew("its records are deleted")

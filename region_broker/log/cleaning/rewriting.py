@@ -5,6 +5,10 @@ INV-CLW1  a record goes only if a later record of its key lies below the bound, 
 INV-CLW2  the last data batch and the last marker of each producer that the partition knows stay, of those below what
          is cleaned, the batch without records if need be: sequences, epochs and decisions are those of the replay (T6),
          also for a mirror that copies what was cleaned and takes over below what came later
+INV-CLW3  the first batch of each leader epoch that is there stays, without records if need be: a node that copies what was cleaned, or makes
+          its table of leader epochs anew, knows where each one starts, and so where its history parts from another's (INV-RPH1)
+          1. X writes 100 to 150 in epoch 3, which nobody gets, and is away. 2. A writes from 100 on in epoch 5; what is superseded goes, and the
+          first batch left of epoch 5 is at 160. 3. Y copies A's log anew, leads, and tells X that epoch 3 ends at 160. 4. X keeps its 50 records.
 INV-CLW4  batches behind what the map covers, and damaged ones, are never rewritten: the latter end the run
 INV-CLW5  a batch whose CRC is right and whose records nobody can read is a producer's doing: it stays as it is and
          supersedes nothing, and all tombstones behind it stay, since it may hold what they delete
@@ -24,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from idempotency.identity import NO_LEADER_EPOCH
 from idempotency.partition_state import AbortedTxn
 from idempotency.record_batch import (
     BatchError,
@@ -117,6 +122,8 @@ class Cleaning:
         self._map = KeyMap(task.keys_max)
         self._names = _Names()
         self._aborted: Sequence[AbortedTxn] = ()
+        self._leader_epoch = NO_LEADER_EPOCH
+        """Of the batch that was copied last; groups are rewritten from the log's front on, one after the other."""
         self.removed_bytes = 0
         self.unread: list[int] = []
         """Base offsets of the batches whose records could not be read."""
@@ -253,8 +260,11 @@ class Cleaning:
         parts: list[bytes] = []
         position = fresh.size_bytes
         for header, batch in batches:
+            begins_epoch = header.leader_epoch > self._leader_epoch
+            self._leader_epoch = header.leader_epoch
             kept = self._kept(header, batch, txns)
-            if kept is None and (self._names_a_producer(header) or header.next_offset == group_end):
+            stays = begins_epoch or header.next_offset == group_end
+            if kept is None and (stays or self._names_a_producer(header)):
                 # A marker stays whole: it is what a reader's, and our own, replay goes by.
                 kept = batch if header.is_control else emptied(header)
             if kept is not None:

@@ -1,5 +1,7 @@
 """Where each leader epoch starts in one log (KIP-101, KIP-320).
 
+INV-E4  where offsets are missing in front of a batch that is copied, an epoch starts where the copied log's leader says, if that is in the gap:
+        the batches cannot tell, where that log was cleaned by a version that did not keep the first one of each epoch (INV-CLW3)
 INV-E3  an entry without records stands for a term that goes on: it ends with the leadership, and with the process
 Epochs and start offsets both grow strictly. Entries that hold records are a function of the log: the batches carry
 their epoch.
@@ -9,6 +11,7 @@ Not here: who leads under which epoch (`idempotency.fencing`, `partitions.partit
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from typing import Final, Self
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
@@ -48,6 +51,14 @@ class LeaderEpochs:
             self._starts.pop()
         self._epochs.append(leader_epoch)
         self._starts.append(start_offset)
+
+    def note_missing(
+        self, known: Iterable[tuple[LeaderEpoch, int]], end_offset: int, leader_epoch: LeaderEpoch, base_offset: int
+    ) -> None:  # fmt: skip
+        """Note which of the `known` starts lie between a log's end and a batch of `leader_epoch` that comes next (INV-E4)."""
+        for epoch, start_offset in known:
+            if epoch <= leader_epoch and end_offset <= start_offset <= base_offset:
+                self.note(epoch, start_offset)
 
     def end_offset(self, leader_epoch: LeaderEpoch, log_end_offset: int) -> tuple[LeaderEpoch, int]:
         """Return (largest epoch <= `leader_epoch`, the offset where it ends); (-1, -1) if unknown.

@@ -15,6 +15,7 @@ INV-APP3  a segment that has SEGMENT_ABORTED_MAX markers of aborts is full: unti
 Not here: judging a client's batch (`partitions`), making durable (`durability`).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from idempotency.identity import LeaderEpoch
@@ -72,10 +73,14 @@ class LogAppender:
         return stamped
 
     def append_verbatim(
-        self, data: Buffer, batches: list[tuple[BatchHeader, MarkerFacts | None]]
+        self,
+        data: Buffer,
+        batches: list[tuple[BatchHeader, MarkerFacts | None]],
+        known_starts: Sequence[tuple[LeaderEpoch, int]] = (),
     ) -> None:
         """Write checked whole batches that continue the log, offsets and epochs as they are (mirror).
 
+        `known_starts`: of leader epochs, for where offsets are missing (INV-E4).
         Raises PartitionFailed; then the log has stopped.
         """
         assert batches
@@ -83,7 +88,12 @@ class LogAppender:
         end_offset = self._content.end_offset
         assert end_offset <= first.base_offset, (first.base_offset, end_offset)
         self._write(len(data), last.last_offset, data)
+        epochs = self._content.epochs
         for header, marker in batches:
+            if known_starts and header.leader_epoch > epochs.latest:
+                epochs.note_missing(
+                    known_starts, self._content.end_offset, header.leader_epoch, header.base_offset
+                )
             self._applied(header, marker)
         self._appended()
 

@@ -176,6 +176,17 @@ class PartitionReader:
         except LogError:
             return enough  # said and counted already; whoever reads it hears of it
 
+    def end_before(self, offset: int, *, wait: bool = True) -> int:
+        """Return where the last batch ends that begins below `offset`: `offset` itself, unless the log was cleaned there.
+
+        Raises PartitionFailed, CorruptRange, and ColdRange unless `wait`.
+        """
+        self._content.check_running()
+        # What is cleaned is committed, so that who is in sync has it beyond `offset`: none of them is told to go back (INV-RPH4).
+        if not self._content.start_offset < offset < self._cleaning.holes_below:
+            return offset
+        return self._reads.end_before(offset, wait=wait)
+
     def has_another(self, batch: BatchHeader) -> bool:
         """Return whether another batch than this one, of another region's log, is in its place here.
 

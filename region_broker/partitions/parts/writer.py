@@ -15,7 +15,7 @@ import msgspec
 
 from idempotency.identity import LeaderEpoch
 from idempotency.partition_state import Verdict
-from idempotency.record_batch import BatchHeader, Buffer, MarkerFacts, read_header
+from idempotency.record_batch import BatchHeader, Buffer, read_header
 from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.admission import (
@@ -25,7 +25,12 @@ from region_broker.partitions.admission import (
     check_client_batch,
 )
 from region_broker.partitions.appending.marker_writes import MarkerBatch, write_markers
-from region_broker.partitions.appending.mirrored_batches import LogTail, check_mirrored, writes_of
+from region_broker.partitions.appending.mirrored_batches import (
+    LogTail,
+    MirroredBatches,
+    check_mirrored,
+    writes_of,
+)
 from region_broker.partitions.parts.sight import Sight
 from region_broker.partitions.producer_room import ProducerRoom
 from region_broker.partitions.record_rules import (
@@ -56,6 +61,8 @@ class PartitionWriter:
         self._producers = producers
         self.cleaned_at_primary = 0
         """How far the primary region has cleaned this log, as it said last: a mirror goes no further (T13)."""
+        self.leader_starts: Sequence[tuple[LeaderEpoch, int]] = ()
+        """Where leader epochs start, as the leader of the region has said of this copy: for where offsets are missing (INV-E4)."""
         self.written_bytes = 0
         """What was written here since the start of the node."""
         self._tp = trimming.tp
@@ -188,14 +195,15 @@ class PartitionWriter:
             raise NotLeader(f"{self._tp} leads here: it takes no mirrored batches")
         content = self._content
         content.check_running()
-        batches = self._check_mirrored(data)
-        for part, found in writes_of(data, batches, content.end_offset):
-            self._appender.append_verbatim(part, found)
+        checked = self._check_mirrored(data)
+        known_starts = self.leader_starts if checked.has_holes else ()
+        for part, found in writes_of(data, checked.batches, content.end_offset):
+            self._appender.append_verbatim(part, found, known_starts)
             self.written_bytes += len(part)
             self._follow_term(content.epochs.latest)
         return content.end_offset
 
-    def _check_mirrored(self, data: Buffer) -> list[tuple[BatchHeader, MarkerFacts | None]]:
+    def _check_mirrored(self, data: Buffer) -> MirroredBatches:
         cleaning = self._log.cleaning
         end_offset, newest = self._content.end_offset, self._content.epochs.latest
         found = check_mirrored(self._tp, data, LogTail(end_offset, newest, self.cleaned_at_primary))
@@ -203,7 +211,7 @@ class PartitionWriter:
             # Durable before the first hole: a start must tell holes from losses (INV-CLS3).
             with self._trimming.stops_on_disk_errors("noting holes"):
                 cleaning.note(replace(cleaning.mark, holes_below=self.cleaned_at_primary))
-        return found.batches
+        return found
 
 
 def _nobody_hears(_leader_epoch: LeaderEpoch) -> None:

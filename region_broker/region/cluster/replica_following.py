@@ -8,7 +8,10 @@ INV-RFN4 a log that does not take what the leader has stops, loudly, or waits; t
 INV-RFN6 the leader is told which logs do not run here (INV-RPF9), and of one that was put aside nothing that was said in the session before
 INV-RFN5 where the region mirrors another one, that one's history counts: a log that parts from the leader's below HW leaves the
          session, is cut with its tail in quarantine, and is compared again. Where the region acts such a log stops (INV-RPF2)
-
+INV-RFN8 a copy's bytes stay for as long as its leader keeps them, as that one has said in this session, and all before it has said so: whoever
+         leads next must have what mirrors still need (INV-RH1). A leader of a version that does not tell holds nothing back
+         1. A mirror is cut off. 2. An order deletes what it lacks: the leader keeps the bytes. 3. A follower hears of the order, and deletes
+         them. 4. It is elected. 5. The mirror comes back, and can never be completed.
 INV-RFN7 the core is told of the time, and readers are looked at, only while one of them waits for it: a group that copies what there is, and
          whose copies nobody reads, costs a node no wake-ups but those of its fetches
 How far logs are durable is told once for all logs of a group commit, in the turn after it. A cut is made in one step, as everywhere: it
@@ -167,7 +170,7 @@ class ReplicaFollowing:
         self._cuts.stop()
         self._end_line()
         for partition in self._logs.values():
-            partition.copies.tell_durable(None)
+            _let_go(partition)
         self._logs.clear()
         self._moved.clear()
         self._started.clear()
@@ -211,6 +214,7 @@ class ReplicaFollowing:
         partition.become_mirror()
         partition.rewind_cut(0, is_end=False)
         partition.commit_up_to(known)
+        partition.trimming.leader_keeps_from = 0
         self._logs[partition.key] = partition
         partition.copies.tell_durable(partial(self._on_durable, partition))
         self._tell(LogAdded(partition.key, local_log(partition)))
@@ -218,7 +222,7 @@ class ReplicaFollowing:
     def _remove(self, key: LogKey) -> None:
         partition = self._logs.pop(key)
         self.readers.gone(partition)
-        partition.copies.tell_durable(None)
+        _let_go(partition)
         self._moved.pop(key, None)
         self._behind.pop(key, None)
         self._tell(LogRemoved(key))
@@ -430,6 +434,7 @@ class ReplicaFollowing:
             for partition in self._logs.values():
                 # An order may have deleted more than was known to be committed: the core counts on that, and says no more of it.
                 partition.commit_up_to(noted_high_watermark(partition))
+                partition.trimming.leader_keeps_from = 0
             logs = {key: local_log(partition) for key, partition in self._logs.items()}
             self._tell(Connected(line.session, logs))
 
@@ -441,8 +446,12 @@ class ReplicaFollowing:
 
     def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
         """See `Driver`."""
-        if line is self._line:
-            self._tell(EpochsChecked(line.session, found))
+        if line is not self._line:
+            return
+        for key, answer in found.items():
+            if answer is not None and key in self._logs:
+                self._logs[key].writer.leader_starts = answer.starts
+        self._tell(EpochsChecked(line.session, found))
 
     def fetched(
         self, line: ReplicaLine, parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool,
@@ -477,7 +486,9 @@ class ReplicaFollowing:
         if line is self._line:
             for part, _ in parts:
                 if self._core.stage(part.key) is Stage.COPIED and part.key in self._logs:
-                    self.readers.named(self._logs[part.key])
+                    partition = self._logs[part.key]
+                    partition.trimming.leader_keeps_from = part.kept_from
+                    self.readers.named(partition)
 
     # -- tasks -----------------------------------------------------------------------------------
 
@@ -565,3 +576,9 @@ class ReplicaFollowing:
             "bytes_behind": size_bytes if connected else None,
             "last_error": self._last_reason,
         }
+
+
+def _let_go(partition: Partition) -> None:
+    """Hold nothing of a log that is no copy of this any more."""
+    partition.copies.tell_durable(None)
+    partition.trimming.leader_keeps_from = None

@@ -21,10 +21,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-from idempotency.identity import LeaderEpoch, LogKey, Member
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey, Member
 from idempotency.ports import Clock
 from region_broker.controller.cluster_commands import ChangeGroupInSync, ChangeInSync
 from region_broker.controller.cluster_image import MAIN_GROUP, GroupNumber, Leadership
@@ -32,7 +33,7 @@ from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX
-from region_broker.log.failures import NotLeader
+from region_broker.log.failures import LogError, NotLeader
 from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.min_in_sync import Wishes
 from region_broker.region.cluster.replica_logs import LogSet, history_of
@@ -42,6 +43,7 @@ from region_broker.region.cluster.replica_messages import (
     NOT_LEADING,
     OTHER_LEADER_EPOCH,
     OTHER_LINEAGE,
+    STARTS_MAX,
     UNKNOWN_FOLLOWER,
     AskedLog,
     CheckedReplicaLogs,
@@ -56,6 +58,7 @@ from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.peers.sessions import Handlers, NodeSession, Reply
 from region_broker.replication.effects import ProposeInSync
 from region_broker.replication.events import ProposalEnded, Ticked
+from region_broker.replication.facts import LATEST
 from region_broker.replication.leading import LeadingSettings
 from region_broker.replication.pacing import Allowance, CatchUpPace, CatchUpRates
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -441,9 +444,21 @@ class ReplicaLeading:
         yielding = CooperativeYield()
         for asked in message.logs:
             await yielding.row()
-            found += _found(term, asked)
+            found += await self._found(term, asked)
         self._admit(session, message.leader_epoch)
         return CheckedReplicaLogs(logs=tuple(found))
+
+    async def _found(self, term: LeaderTerm, asked: AskedLog) -> list[FoundLog]:
+        """Return where the leader epoch ends in a log that is led here; nothing for another one, or one that cannot be read there now."""
+        partition = term.logs.get(asked.key)
+        if partition is None:
+            return []
+        try:
+            return [
+                await self._parts.partitions.cold_reads.read(partial(_look_up, partition, asked))
+            ]
+        except LogError:
+            return []  # said and counted by the partition; the follower asks again
 
     async def fetch(
         self, session: NodeSession, message: ReplicaFetch, _attachment: memoryview
@@ -479,15 +494,15 @@ class ReplicaLeading:
             term.report(session, message)
 
 
-def _found(term: LeaderTerm, asked: AskedLog) -> list[FoundLog]:
-    """Return where the leader epoch ends in a log that is led here; nothing for another one."""
-    partition = term.logs.get(asked.key)
-    if partition is None:
-        return []
+def _look_up(partition: Partition, asked: AskedLog, *, wait: bool) -> FoundLog:
     history = history_of(partition)
     end = history.end_of(asked.leader_epoch)
-    return [
-        FoundLog(
-            asked.topic_id, asked.partition, asked.leader_epoch, end.leader_epoch, end.end_offset, history.log_start_offset
-        )
-    ]  # fmt: skip
+    known_epoch = NO_LEADER_EPOCH if asked.leader_epoch == LATEST else end.leader_epoch
+    starts = history.starts_after(known_epoch, partition.log.cleaning.holes_below)
+    held_to = end.end_offset
+    if end.leader_epoch < history.latest:
+        held_to = partition.reader.end_before(end.end_offset, wait=wait)
+    return FoundLog(
+        asked.topic_id, asked.partition, asked.leader_epoch, end.leader_epoch, end.end_offset, history.log_start_offset,
+        starts[-STARTS_MAX:], held_to,
+    )  # fmt: skip

@@ -32,7 +32,7 @@ from region_broker.region.peers.node_protocol import REPLICA
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
 from region_broker.replication.effects import CheckEpochs, SendFetch, SendReport
 from region_broker.replication.events import LeaderLog
-from region_broker.replication.facts import EpochEnd
+from region_broker.replication.facts import EpochEnd, EpochStart
 
 FETCH_BYTES_MAX: Final = 4 * MIB
 FETCH_WAIT_MS: Final = 500
@@ -267,7 +267,10 @@ def _leader_log(asked: AskedLog, found: FoundLog) -> LeaderLog:
     if found.asked != asked.leader_epoch or found.leader_epoch > asked.leader_epoch:
         raise CannotBe(f"{found.key.encode()}: asked for {asked.leader_epoch}, was told {found}")
     end = EpochEnd(found.leader_epoch, found.end_offset)
-    return LeaderLog(found.asked, end, found.log_start_offset)
+    if found.held_to is not None and found.held_to > found.end_offset:
+        raise CannotBe(f"{found.key.encode()}: an epoch's last batch ends behind it: {found}")
+    starts = tuple(EpochStart(*each) for each in found.starts)
+    return LeaderLog(found.asked, end, found.log_start_offset, starts, found.held_to)
 
 
 def _parts_of(

@@ -83,5 +83,6 @@ def history_of(partition: Partition) -> LogHistory:
 def local_log(partition: Partition) -> LocalLog:
     """Return the log as a follower begins a session with it."""
     return LocalLog(
-        history_of(partition), partition.commits.durable_end, noted_high_watermark(partition)
-    )
+        history_of(partition), partition.commits.durable_end, noted_high_watermark(partition),
+        partition.log.cleaning.mark.cleaned_here_below,
+    )  # fmt: skip

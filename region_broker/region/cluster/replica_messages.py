@@ -26,6 +26,8 @@ from region_broker.region.peers.protocol import (
 )
 
 LOGS_CHECKED_AT_ONCE: Final = 1_000
+STARTS_MAX: Final = 100
+"""Starts of leader epochs that are told of one log, the newest ones."""
 NOT_LEADING: Final = "not-leading"
 OTHER_LEADER_EPOCH: Final = "other-leader-epoch"
 UNKNOWN_FOLLOWER: Final = "unknown-follower"
@@ -49,7 +51,11 @@ class AskedLog(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FoundLog(msgspec.Struct, frozen=True, array_like=True):
-    """The largest leader epoch at or below `asked` that the leader's log has, its end, and where its bytes begin (KIP-101, KIP-279)."""
+    """The largest leader epoch at or below `asked` that the leader's log has, its end, and where its bytes begin (KIP-101, KIP-279).
+
+    `held_to`: where its last batch below that end ends, which is lower where the log was cleaned (INV-RPH4); None from a version that
+    does not tell. `starts`: where newer ones start, as far as the leader's log may have holes there (INV-E4); none from a version that does not tell.
+    """
 
     topic_id: UUID
     partition: Partition
@@ -57,6 +63,8 @@ class FoundLog(msgspec.Struct, frozen=True, array_like=True):
     leader_epoch: Epoch
     end_offset: Offset
     log_start_offset: Offset
+    starts: Annotated[tuple[tuple[Epoch, Offset], ...], msgspec.Meta(max_length=STARTS_MAX)] = ()
+    held_to: Offset | None = None
 
     @property
     def key(self) -> LogKey:
@@ -124,7 +132,8 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     """One log's part of the attachment: `data_bytes` of it, whole batches from `position` up to `end_offset`.
 
     `log_start_offset`: below which the leader's log was deleted; `cleaned_below`: below which offsets may be missing; `unsent_bytes`:
-    what lies behind `end_offset`, counted up to a limit; `log_end_offset`: where the leader's log ends.
+    what lies behind `end_offset`, counted up to a limit; `log_end_offset`: where the leader's log ends. `kept_from`: where its bytes begin, at
+    or below `log_start_offset` (INV-RFN8); None from a version that does not tell.
     """
 
     topic_id: UUID
@@ -137,6 +146,7 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     cleaned_below: Offset
     log_end_offset: Offset
     unsent_bytes: Offset
+    kept_from: Offset | None = None
 
     @property
     def key(self) -> LogKey:

@@ -145,7 +145,8 @@ class FetchSession:
         self._acts, self._takes_writes = gates
         self._told_takes_writes: bool | None = None
         """What was said last of that."""
-        self._told: dict[LogKey, tuple[int, int]] = {}
+        self._told: dict[LogKey, tuple[int, int, int]] = {}
+        """HW, where the log starts, and where its bytes begin, as the follower was told last."""
         """What was said last of HW and start."""
         self._moved: dict[LogKey, None] = {}
         self._refused: set[LogKey] = set()
@@ -201,10 +202,10 @@ class FetchSession:
         self._wakes.set()
 
     def changed(self, partition: Partition) -> None:
-        """Look at a log whose start has moved, or that could not be read (INV-RSN11); called at other changes, too."""
+        """Look at a log whose start has moved, or whose first bytes have gone, or that could not be read (INV-RSN11); called at other changes, too."""
         key = partition.key
         told = self._told.get(key)
-        has_moved = told is not None and told[1] != partition.log_start_offset
+        has_moved = told is not None and told[1:] != _starts(partition)
         if has_moved or key in self._refused:
             self._refused.discard(key)
             self.mark(key)
@@ -337,7 +338,7 @@ class FetchSession:
         position, partition = self.positions.get(key), self._logs.get(key)
         if position is None or partition is None:
             return None
-        marks = partition.high_watermark, partition.log_start_offset
+        marks = partition.high_watermark, *_starts(partition)
         if position == partition.log_end_offset and self._told.get(key) == marks:
             return None
         # Before a thread reads for it: what it fails on may be mended before that is known here.
@@ -360,7 +361,12 @@ class FetchSession:
         self.positions[key] = end_offset
         self._told[key] = marks
         part = ReplicaPart(
-            key.topic_id, key.partition, position, end_offset, len(data), *marks, partition.log.cleaning.holes_below,
-            partition.log_end_offset, unsent_bytes,
+            key.topic_id, key.partition, position, end_offset, len(data), *marks[:2], partition.log.cleaning.holes_below,
+            partition.log_end_offset, unsent_bytes, marks[2],
         )  # fmt: skip
         return part, data, batch_count
+
+
+def _starts(partition: Partition) -> tuple[int, int]:
+    """Return where a log starts for readers, and where its bytes begin."""
+    return partition.log_start_offset, partition.kept_from

@@ -250,7 +250,7 @@ MUTANTS: Final = (
         "histories-are-not-compared", "R5, INV-RPF1", "INV-RPJ1",
         (
             "following:FollowingCore._checked",
-            "found = compare(log.history, log.asked, answer.epoch_end)",
+            "found = log.compared(log.history, answer)",
             "found = type('Meeting', (), {'offset': log.position})()",
         ),
     ),

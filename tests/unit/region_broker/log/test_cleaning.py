@@ -265,6 +265,7 @@ def test_nothing_above_the_last_stable_offset_is_cleaned() -> None:
 def test_a_spent_marker_goes_after_its_time_and_no_later_data_is_hidden() -> None:
     """A reader told of an aborted transaction whose marker is gone would drop what the producer wrote later."""
     some = fixture(COMPACT)
+    put(some, ("first", "1"))  # that of a leader epoch stays (INV-CLW3)
     put(
         some,
         ("a", "aborted"),
@@ -282,11 +283,11 @@ def test_a_spent_marker_goes_after_its_time_and_no_later_data_is_hidden() -> Non
         roll(some)
         assert clean(some)
         found.append(markers(some))
-        assert left(some, Isolation.READ_COMMITTED) == [(2, "b", "good")]
+        assert left(some, Isolation.READ_COMMITTED) == [(0, "first", "1"), (3, "b", "good")]
         some.clock.now_ms += 1_001
-    assert found[0] == [1, 3]  # its data was met
-    assert found[1] == [1, 3]  # alone now: it gets its time
-    assert found[-1] == [3]
+    assert found[0] == [2, 4]  # its data was met
+    assert found[1] == [2, 4]  # alone now: it gets its time
+    assert found[-1] == [4]
 
 
 # Holds INV-CLB1.

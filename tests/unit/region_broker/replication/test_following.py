@@ -243,6 +243,39 @@ def test_INV_RPH3_a_log_without_records_asks_for_the_leaders_end() -> None:
     assert effects[0] == SendFetch(1, {X: 5}, (), {X: 5}, {})
 
 
+@pytest.mark.parametrize(
+    ("own", "found", "held_to", "meets_at"),
+    [
+        (local((E1, 0), end=150, hw=100), EpochEnd(E1, 160), 80, 100),
+        (local((E1, 0), end=150, hw=0), EpochEnd(E1, 160), 80, 80),
+        (local((E1, 0), end=150, hw=0)._replace(cleaned_below=90), EpochEnd(E1, 160), 80, 90),
+        (local((E1, 0), end=150, hw=100), EpochEnd(E1, 160), None, 150),
+        (local((E1, 0), (E2, 100), end=150, hw=150), EpochEnd(E1, 200), 95, 150),
+        (local((E1, 0), (E2, 100), end=180, hw=150), EpochEnd(E1, 200), 95, 150),
+    ],
+)
+def test_INV_RPH4_where_the_leader_has_cleaned_only_what_is_committed_stays(
+    own: LocalLog, found: EpochEnd, held_to: int | None, meets_at: int
+) -> None:
+    """What it has between its last batch and the next epoch's first one, and a version that does not tell."""
+    follower = Follower()
+    follower.connected(x=own)
+    answered = LeaderLog(own.history.latest, found, 0, held_to=held_to)
+    cuts = follower.core.cuts_by({X: answered})
+    effects = follower.checked((X, answered))
+    is_cut = meets_at < own.history.end_offset
+    assert cuts == ({X: meets_at} if is_cut else {})
+    assert (CutLog(X, meets_at) in effects) is is_cut
+    assert SendFetch(1, {X: meets_at}, (), {X: meets_at}, {}) in effects
+
+
+def test_INV_RPH4_INV_RPF2_what_parts_below_the_leaders_last_batch_stops_as_ever() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), (E2, 100), end=180, hw=150))
+    [stopped, *_] = follower.checked((X, LeaderLog(E2, EpochEnd(E1, 200), 0, held_to=120)))
+    assert stopped == DivergedBelowHighWatermark(X, 100, 150)
+
+
 # -- logs that come and go ------------------------------------------------------------------------
 
 

@@ -133,7 +133,7 @@ def test_positions_out_of_range_are_refused_and_foreign_logs_are_not_kept() -> N
             answer = await client.call(
                 CheckReplicaLogs(leader_epoch=epoch, logs=asked), CheckedReplicaLogs
             )
-            assert answer.logs == (FoundLog(TOPIC_ID, 0, epoch, epoch, 3, 0),)
+            assert answer.logs == (FoundLog(TOPIC_ID, 0, epoch, epoch, 3, 0, held_to=3),)
 
     run_simulated(main(), 1)
 

@@ -1,0 +1,125 @@
+"""What an order has deleted, and the leader keeps for mirrors, its followers keep, too (INV-RFN8, INV-RH1, T14)."""
+
+import msgspec
+import pytest
+
+from idempotency.identity import LogKey
+from idempotency.pieces import drained
+from idempotency.record_batch import Buffer
+from region_broker.partitions.trimming import Hold
+from region_broker.region.cluster.replica_messages import ReplicaPart
+from region_broker.region.cluster.replica_sending import FetchSession
+from tests.fixtures.node_logs import batch
+from tests.fixtures.replica_nodes import ReplicaNode, ReplicaRegion, bytes_of, live
+
+CONFIGS = {"segment.bytes": "4096", "retention.ms": "-1"}
+ORDERED = 100
+NEEDED = Hold(offset=10, ordered_offset=10)
+"""A mirror has copied ten records."""
+
+
+def maintain(node: ReplicaNode, hold: Hold | None = None) -> None:
+    drained(node.table.upkeep.maintain(lambda _: hold))
+
+
+def kept(*nodes: ReplicaNode) -> list[int]:
+    return [node.partition().kept_from for node in nodes]
+
+
+async def with_an_order(region: ReplicaRegion) -> tuple[ReplicaNode, ReplicaNode, ReplicaNode]:
+    """Return three nodes whose logs begin at `ORDERED` for readers, and have full segments below it."""
+    one, two, three = await region.start(topic_configs=CONFIGS)
+    for _ in range(60):
+        await one.produce(batch(2, size_bytes=200))
+    retention = one.partition().retention
+    await retention.delete_records(ORDERED)
+    await retention.wait_deleted(ORDERED)
+    return one, two, three
+
+
+def test_INV_RFN8_T14_what_the_leader_keeps_for_a_mirror_is_there_whoever_leads_next() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await with_an_order(region)
+        maintain(one, NEEDED)
+        for node in (two, three):
+            maintain(node)
+        assert kept(one, two, three) == [0, 0, 0]
+        region.elect(2)
+        await two.produce(batch())
+        for node in (one, three):
+            maintain(node)
+        maintain(two, NEEDED)
+        assert kept(one, two, three) == [0, 0, 0]
+        assert bytes_of(one.partition()) == bytes_of(two.partition()) == bytes_of(three.partition())
+
+        maintain(two)  # the mirror has all of it
+        assert 0 < two.partition().kept_from <= ORDERED
+        told = [node.partition().trimming for node in (one, three)]
+        await region.until(
+            lambda: all(each.leader_keeps_from == two.partition().kept_from for each in told),
+            "it is told, though nothing is written and no start has moved",
+        )
+        for node in (one, three):
+            maintain(node)
+        assert kept(one, three) == [two.partition().kept_from] * 2
+
+    live(life)
+
+
+def test_INV_RFN8_nothing_goes_before_a_leader_has_said_what_it_keeps() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await with_an_order(region)
+        maintain(one)
+        gone = one.partition().kept_from
+        assert gone > 0
+        await one.kill()
+        await three.kill()
+        await three.start()
+        assert three.partition().log_start_offset == ORDERED
+        maintain(three)
+        assert kept(three) == [0], "who leads is not heard"
+        region.fence(1)
+        region.elect(2)
+        await region.until(lambda: three.following.is_connected, "it follows")
+        await two.produce(batch())
+        maintain(three)
+        assert kept(two, three) == [0, 0]
+
+    live(life)
+
+
+def test_INV_RFN8_a_leader_that_does_not_tell_holds_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take = FetchSession._take
+
+    def older(
+        session: FetchSession, key: LogKey, bytes_max: int, batches_max: int, *, wait: bool
+    ) -> tuple[ReplicaPart, Buffer, int] | None:
+        taken = take(session, key, bytes_max, batches_max, wait=wait)
+        if taken is None:
+            return None
+        fields = msgspec.msgpack.decode(msgspec.msgpack.encode(taken[0]))[:-1]
+        return msgspec.convert(fields, ReplicaPart), *taken[1:]
+
+    monkeypatch.setattr(FetchSession, "_take", older)
+
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await with_an_order(region)
+        assert two.partition().trimming.leader_keeps_from is None
+        maintain(two)
+        assert 0 < two.partition().kept_from <= ORDERED
+        assert kept(one) == [0]
+
+    live(life)
+
+
+def test_INV_RFN8_who_follows_no_more_is_held_back_by_no_leader() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        _, two, _ = await with_an_order(region)
+        assert two.partition().trimming.leader_keeps_from == 0
+        two.following.stop()
+        maintain(two)
+        assert 0 < two.partition().kept_from <= ORDERED
+
+    live(life)
