@@ -19,7 +19,8 @@ INV-SO6  what a mirror that is behind asks for, and memory has not, is read in b
 INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
 INV-SO14 a log sends COPIED_BATCHES_MAX batches at a time, however small: the mirror appends them in one step
 INV-SO12 a region whose feature level has no sealed topics, or no users and ACLs, follows none: an older version would give its readers what is
-         sealed, write plain what is to be sealed once it acts, and let everybody in. The registry is refused, and says what to do
+         sealed, write plain what is to be sealed once it acts, and let everybody in. The registry is refused, and says what to do; so
+         is what is fetched under it
 INV-SO13 many logs are compared a few at a time, and all under the history that is in force at the end
 INV-SO10 an answer is not read for longer than `COLLECT_MS` and its last log: a mirror gives up one that takes too long, and
          its next session begins with all logs again. Those that are left have the first turns in the next answer
@@ -337,6 +338,7 @@ class PrimarySide:
             fetching.begin(LogKey(_topic_id(asked.topic_id), asked.partition), asked.position)
         reply = await fetching.answer(message)
         self._admit_copy(message.region_epoch, session.hello.region)
+        _check_level(session.hello, self._metadata.image)  # it may have changed since it read the registry
         return reply
 
     async def _known(self, region: str, meet: Callable[[str], Awaitable[None]]) -> None:
