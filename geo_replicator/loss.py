@@ -165,7 +165,8 @@ def _open_bound(takeover: Takeover, cut: Cut) -> str:
     return (
         f"whatever region {takeover.from_region} acknowledged that never arrived here: every record"
         " at or behind the end of its log's copy here (copied_end in -o json), ledgers of groups and"
-        " transactions too, and every topic or config that it created, changed or deleted since. A topic's growth or deletion that no tidemark"
+        " transactions too, and every topic, config, user, ACL, quota or token that it created, changed or deleted since: a right that it"
+        " took away counts again. A topic's growth or deletion that no tidemark"
         f" covers is undone. It {heard}; what it acknowledged since is unknown"
-        " until it returns, and then listed by: tidemark region losses"
+        " until it returns: records are then listed by tidemark region losses; users, ACLs, quotas and tokens in its log"
     )

@@ -210,7 +210,8 @@ def taking_of(
     of which region epoch's history access is here (INV-QM3).
     """
     if not term.from_donor:
-        return Taking(MirrorAccess(metadata).take)
+        is_older = 0 <= access_epoch < term.region_epoch
+        return Taking(MirrorAccess(metadata, of_older_epoch=is_older).take)
     configs = NewerConfigs(metadata, followed_version)
     take_access = NewerAccess(metadata, access_epoch, term.region_epoch)
     return Taking(take_access, configs, lambda: configs.version)
