@@ -60,6 +60,7 @@ from region_broker.region.failover.quarantine_store import (
 )
 from region_broker.region.failover.side_by_side import LogWork, side_by_side
 from region_broker.region.ports import RegionLog
+from region_broker.wire.cooperative_yield import CooperativeYield, give_way
 
 _log: Final = logging.getLogger("tidemark.failover")
 
@@ -377,7 +378,7 @@ async def _take_beyond(tail: Tail, logs: Iterable[RegionLog], cut: Cut) -> None:
                 await log.commits.wait_durable(log.log_end_offset)
             if log.commits.durable_end > start:
                 async for chunk in _chunks_of(log, start):
-                    _take(tail, key_of(log), str(log.tp.topic), chunk, _nothing)
+                    await _take(tail, key_of(log), str(log.tp.topic), chunk, _nothing)
         except (LogError, QuarantineDamaged) as error:
             tail.unreadable.append(f"{log.tp}: {error}")
 
@@ -470,7 +471,7 @@ async def _take_quarantined(
             continue
         try:
             for chunk in quarantine.chunks(provenance):
-                _take(tail, provenance.key.log, provenance.topic, chunk, is_no_loss)
+                await _take(tail, provenance.key.log, provenance.topic, chunk, is_no_loss)
                 await asyncio.sleep(0)
         except (QuarantineDamaged, OSError) as error:
             where = f"{provenance.topic}-{provenance.partition}"
@@ -516,6 +517,9 @@ def with_tails(bounds: Iterable[LogBound], tails: Iterable[Provenance]) -> list[
     ]
 
 
+_READ_LEDGERS: Final = {TRANSACTION_LEDGER, OFFSETS_LEDGER}
+_LEDGER_ROWS: Final = 10
+"""For so many batches of data one of a ledger counts, whose records are read."""
 _FOLLOW_UP: Final = {TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT}
 """What a coordinator notes by itself, and only for itself."""
 
@@ -531,19 +535,21 @@ def is_acknowledged_work(tail: Tail) -> bool:
     return tail.has_records or tail.has_group_batches or bool(tail.unreadable) or answered
 
 
-def _take(tail: Tail, key: LogKey, topic: str, chunk: Buffer, is_no_loss: IsHeld) -> None:
-    """Sort whole batches of one log into data, decisions and what groups wrote."""
+async def _take(tail: Tail, key: LogKey, topic: str, chunk: Buffer, is_no_loss: IsHeld) -> None:
+    """Sort whole batches of one log into data, decisions and what groups wrote; the loop runs in between (INV-HW2)."""
+    yielding = CooperativeYield()
     for position, header in iter_headers(chunk):
+        if yielding.due(_LEDGER_ROWS if topic in _READ_LEDGERS else 1):
+            await give_way()
         if is_no_loss(key, header):
             continue
+        batch = chunk[position : position + header.size_bytes] if topic in _READ_LEDGERS else b""
         if topic == TRANSACTION_LEDGER:
-            batch = chunk[position : position + header.size_bytes]
             for decision in _decisions(key.partition, header, batch):
                 tail.take_decision(decision)
         elif header.is_control:
             continue
         elif topic == OFFSETS_LEDGER:
-            batch = chunk[position : position + header.size_bytes]
             tail.take_commits(key, header, _commits(key.partition, header, batch))
         else:
             tail.take_data(key, topic, header)

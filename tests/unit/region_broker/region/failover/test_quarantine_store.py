@@ -18,10 +18,12 @@ from geo_replicator.loss import Takeover, make_statement
 from geo_replicator.quarantine import CopyDamaged, CutCause, Provenance
 from geo_replicator.tail import Tail
 from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, SequenceNumber
+from region_broker.limits import YIELD_ROWS
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.region.failover.log_surgery import given_up_tails, quarantined_tail
 from region_broker.region.failover.quarantine_store import (
+    CHUNK_BYTES,
     QuarantineDamaged,
     QuarantineStore,
     ReadBatches,
@@ -97,6 +99,24 @@ async def test_INV_LO9_what_a_later_leader_of_the_region_had_passed_over_is_no_l
     }
     assert (40, later) in found
     assert ((40, older) in found, (41, older) in found) == (is_found, is_found)
+
+
+async def test_INV_LO10_others_are_served_while_a_piece_of_a_tail_is_counted(
+    store: QuarantineStore,
+) -> None:
+    """A piece is a mebibyte, and has as many batches as producers that wait for each of theirs make of it."""
+    count, turns = 10 * YIELD_ROWS, 0
+    piece = b"".join(led(40 + number, 5) for number in range(count))
+    assert len(piece) < CHUNK_BYTES
+    named = msgspec.structs.replace(NAMED, last_offset=39 + count)
+    await store.move_in(named, lambda _offset: piece)
+    async with asyncio.TaskGroup() as tasks:
+        counting = tasks.create_task(quarantined_tail(store, store.tails()))
+        while not counting.done():
+            await asyncio.sleep(0)
+            turns += 1
+    assert counting.result().plain_record_count() == count
+    assert turns >= 10
 
 
 async def test_INV_Q2_a_tail_that_was_moved_survives_a_power_loss() -> None:
