@@ -8,27 +8,18 @@ INV-LO6  but for what an accepted loss named: there both histories part below th
 INV-LO7  what a takeover had cut off that was passed over, and what the histories since hold of it, is no loss
 INV-LO8  after a planned switch an empty tail is exact in every region: all that was acknowledged is in the base (INV-FD5)
 
-Not here: the statement, and what a tail holds (`loss`); reading quarantine (drivers).
+Not here: the statement (`loss`), what a tail holds (`tail`); reading quarantine (drivers).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from geo_replicator.loss import (
-    LISTED_MAX,
-    LossStatement,
-    LostOffsets,
-    LostTransaction,
-    RecordRange,
-    Tail,
-    TailBatch,
-    lost_offsets,
-    lost_transactions,
-    record_ranges,
-)
+from geo_replicator.lineage import LogKey
+from geo_replicator.loss import LISTED_MAX, LossStatement
 from geo_replicator.quarantine import CutCause
+from geo_replicator.tail import LostOffsets, LostTransaction, RecordRange, Tail
 from idempotency.identity import TRANSACTION_LEDGER, RegionEpoch
 from idempotency.record_batch import BatchHeader
 
@@ -87,22 +78,17 @@ class Quarantined:
 
 def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> Losses:
     """Return what was lost exactly, checked against `statement` where it is known (INV-LO3)."""
-    transactions = lost_transactions(quarantined.tail.decisions)
-    records = record_ranges(quarantined.tail.batches, transactions)
-    offsets = lost_offsets(quarantined.tail.commits, transactions)
+    tail = quarantined.tail
+    transactions, records, offsets = tail.transactions(), tuple(tail.ranges()), tail.offsets()
     assert quarantined.cause is CutCause.LINEAGE or statement is None, quarantined  # INV-LO5
-    check = (
-        None
-        if statement is None
-        else _Check(statement, transactions, records, quarantined.tail.batches)
-    )
+    check = None if statement is None else _Check(statement, transactions, records, tail.firsts())
     # Where it is known who was lost: another mirror's tail is only what it had copied.
     of_the_lost = statement is None or quarantined.region == statement.from_region
     not_arrived = () if check is None else check.not_arrived()
     unexplained: tuple[str, ...] = ()
     if check is not None:
         whole = quarantined.complete and quarantined.region == check.statement.from_region
-        whole = whole and not quarantined.tail.unreadable
+        whole = whole and not tail.unreadable
         unexplained = (*check.unnamed(), *(check.named_in_vain() if whole else ()))
     is_drained = statement is not None and statement.planned
     is_nothing = is_drained and not (transactions or records or offsets)  # INV-LO8
@@ -110,14 +96,13 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
         domain=quarantined.domain,
         lineage_epoch=quarantined.lineage_epoch,
         region=quarantined.region,
-        exact=(is_nothing or (quarantined.exact and of_the_lost))
-        and not quarantined.tail.unreadable,
+        exact=(is_nothing or (quarantined.exact and of_the_lost)) and not tail.unreadable,
         base_region_epoch=quarantined.base_region_epoch,
         base_number=quarantined.base_number,
         transactions=transactions[:LISTED_MAX],
         transaction_count=len(transactions),
         records=records[:LISTED_MAX],
-        plain_record_count=sum(r.record_count for r in records if not r.transactional),
+        plain_record_count=tail.plain_record_count(),
         transactional_record_count=sum(r.record_count for r in records if r.transactional),
         named_count=0 if check is None else check.named_count(),
         not_arrived=not_arrived[:LISTED_MAX],
@@ -127,7 +112,7 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
         cause=quarantined.cause,
         offsets=offsets[:LISTED_MAX],
         offset_commit_count=sum(known.commit_count for known in offsets),
-        unreadable=tuple(quarantined.tail.unreadable),
+        unreadable=tuple(tail.unreadable),
     )
 
 
@@ -139,7 +124,7 @@ class _Check:
         statement: LossStatement,
         transactions: Sequence[LostTransaction],
         records: Sequence[RecordRange],
-        batches: Sequence[TailBatch],
+        firsts: Mapping[LogKey, BatchHeader],
     ) -> None:
         self.statement = statement
         self._transactions, self._records = transactions, records
@@ -149,14 +134,12 @@ class _Check:
             if bound.topic == TRANSACTION_LEDGER
         }
         self._logs = {(bound.topic_id, bound.partition): bound for bound in statement.bounds}
-        firsts: dict[tuple[str, int], BatchHeader] = {}
-        for batch in batches:
-            firsts.setdefault((batch.log.topic_id.hex, batch.log.partition), batch.header)
         # One across the cut, where a batch of the base ends: histories had parted below, and no statement speaks of this one.
         self._parted = {
-            key
-            for key, first in firsts.items()
-            if (bound := self._logs.get(key)) and first.base_offset < bound.cut <= first.last_offset
+            (bound.topic_id, bound.partition)
+            for log, first in firsts.items()
+            if (bound := self._logs.get((log.topic_id.hex, log.partition)))
+            and first.base_offset < bound.cut <= first.last_offset
         }
         self._named = {transaction.decision for transaction in statement.transactions}
         # A long statement lists the first of its transactions, in the order of decisions, and counts the rest.
@@ -174,19 +157,15 @@ class _Check:
     def unnamed(self) -> Iterator[str]:
         """Yield what is lost although the statement covered it, or had copied it and kept silent."""
         for lost in self._transactions:
-            bound = self._shards.get(lost.decision.shard)
-            where = f"commit of {lost.transactional_id} at {lost.decision}"
-            if bound is not None and lost.decision.offset < bound.cut:
-                yield f"{where} is lost, but the statement covered the ledger to {bound.cut}"
-            elif self._arrived(lost) and not self._is_named(lost):
-                yield f"{where} is lost and had been copied, but the statement did not name it"
+            if why := self._why_unnamed(lost):
+                yield f"commit of {lost.transactional_id} at {lost.decision} is lost{why}"
         plain = {_producer_of(named) for named in self.statement.plain}
         for record in self._records:
             key = (record.topic_id, record.partition)
             bound = None if key in self._parted else self._logs.get(key)
-            where = f"{record.topic}-{record.partition} from {record.first_offset}"
             if bound is None or record.first_offset >= bound.copied_end:
                 continue
+            where = f"{record.topic}-{record.partition} from {record.first_offset}"
             if record.first_offset < bound.cut:
                 yield f"{where} is lost, but the statement covered it to {bound.cut}"
             elif (
@@ -221,6 +200,15 @@ class _Check:
                     f" {stated.topic}-{stated.partition} were named, but region"
                     f" {self.statement.from_region} does not hold them so"
                 )
+
+    def _why_unnamed(self, lost: LostTransaction) -> str:
+        """Return what is wrong with that it is lost, empty if nothing is: there may be a million of them."""
+        bound = self._shards.get(lost.decision.shard)
+        if bound is not None and lost.decision.offset < bound.cut:
+            return f", but the statement covered the ledger to {bound.cut}"
+        if self._arrived(lost) and not self._is_named(lost):
+            return " and had been copied, but the statement did not name it"
+        return ""
 
     def _arrived(self, lost: LostTransaction) -> bool:
         bound = self._shards.get(lost.decision.shard)

@@ -177,10 +177,16 @@ class FetchedSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """One fetch was answered, and its batches were appended."""
+class Answered:
+    """One fetch was answered, as of that version of the primary's metadata; nothing of it was appended yet."""
 
     metadata_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The batches of the last answer were appended."""
+
     slices: tuple[FetchedSlice, ...]
 
 
@@ -204,6 +210,7 @@ LinkEvent: TypeAlias = (
     | TopicsApplied
     | LogsChecked
     | DivergenceResolved
+    | Answered
     | Fetched
     | LinkBroken
     | BackoffOver

@@ -11,6 +11,10 @@ INV-LK7  nothing is asked of the primary, copied, cut or deleted before the prim
          here under this region epoch; where it does not, the mirror stays as it is, and asks again (T33, T35)
 INV-LK9  where the primary does not hold what was shown here under an older region epoch, nothing is shown while logs are cut
          one by one: readers see no half of it (T17)
+INV-LK10 the batches of an answer are appended once the registry of its version is carried out here: what is under a tidemark counts with
+         the configs of then
+         1. A topic is sealed, and written to; both, and a tidemark behind them, come in one answer. 2. That tidemark is reached, and the
+         registry is on its way. 3. The primary is lost, and this region takes over: it would write the topic in the open.
 INV-LK5  every failure ends in a pause that doubles up to `BACKOFF_MS_MAX` until an answer is taken whole, and
          then in a fresh session
 Logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15).
@@ -43,9 +47,11 @@ from geo_replicator.effects import (
     WaitBackoff,
 )
 from geo_replicator.events import (
+    Answered,
     BackoffOver,
     DivergenceResolved,
     Fetched,
+    FetchedSlice,
     HandshakeDone,
     HistoryShown,
     LinkBroken,
@@ -141,14 +147,14 @@ class LinkCore:
                 return self._compared(event)
             case RegistryRead():
                 return self._follow_topics(event)
-            case TopicsApplied(logs=logs):
-                return self._check(logs, LinkState.APPLYING)
-            case DivergenceResolved(logs=logs):
-                return self._check(logs, LinkState.DIVERGED)
+            case TopicsApplied() | DivergenceResolved():
+                return self._check(event)
             case LogsChecked(answers=answers):
                 return self._checked(answers)
-            case Fetched():
-                return self._fetched(event)
+            case Answered(metadata_version=metadata_version):
+                return self._answered(metadata_version)
+            case Fetched(slices=slices):
+                return self._fetched(slices)
             case LinkBroken(reason=reason):
                 return self._broken(reason)
             case _:
@@ -261,11 +267,13 @@ class LinkCore:
         """Have the primary's registry read with the next answer: logs that wait are tried again then."""
         self.metadata_version = -1
 
-    def _check(self, logs: Mapping[LogKey, MirrorLogEnd], expected: LinkState) -> list[LinkEffect]:
+    def _check(self, event: TopicsApplied | DivergenceResolved) -> list[LinkEffect]:
+        is_applied = isinstance(event, TopicsApplied)
+        expected = LinkState.APPLYING if is_applied else LinkState.DIVERGED
         assert self.state is expected, (self.state, expected)
-        if expected is LinkState.APPLYING:
+        if is_applied:
             self.followed_version = self.metadata_version
-        self._ends.update(logs)
+        self._ends.update(event.logs)
         self._unchecked = tuple(key for key in self._ends if key not in self.cursor.positions)
         self._go_to(LinkState.CHECKING)
         if not self._unchecked:
@@ -329,15 +337,18 @@ class LinkCore:
             self._in_flight += 1
         return effects
 
-    def _fetched(self, event: Fetched) -> list[LinkEffect]:
+    def _answered(self, metadata_version: int) -> list[LinkEffect]:
+        assert self.state is LinkState.STREAMING, self.state
         assert self._in_flight > 0, "an answer that nobody asked for"
         self._in_flight -= 1
+        # Several are under way: one that was sent before the registry was read last names an older version.
+        return [ReadRegistry()] if metadata_version > self.metadata_version else []
+
+    def _fetched(self, slices: Iterable[FetchedSlice]) -> list[LinkEffect]:
         # Only an answer that was taken: a mirror whose disk is full gets as far as the first one each time.
         self._backoff_ms = BACKOFF_MS_MIN
-        for part in event.slices:
+        for part in slices:
             self.cursor.advance(part)
-        if event.metadata_version != self.metadata_version and self.state is LinkState.STREAMING:
-            return [ReadRegistry()]
         return self._stream({})
 
     def _broken(self, reason: str) -> list[LinkEffect]:

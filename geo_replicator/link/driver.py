@@ -35,6 +35,7 @@ from geo_replicator.effects import (
     WaitBackoff,
 )
 from geo_replicator.events import (
+    Answered,
     BackoffOver,
     DivergenceResolved,
     Fetched,
@@ -99,6 +100,7 @@ class Link:
         self._linked_since_ms = 0
         self._proven: dict[LogKey, int] = {}
         self._answers: deque[Awaitable[FetchAnswer]] = deque()
+        self._untaken: FetchAnswer | None = None
         self._retry_at_ms: int | None = None
         self._started_ms = ports.clock.monotonic_ms()
 
@@ -149,6 +151,7 @@ class Link:
             wait_ms = await self._hold_session()
             self._session = None
             self._answers.clear()
+            self._untaken = None
             self.reaching.frontier.unreconcile()
             is_news = self.core.refused_history not in ("", refused)
             refused = self.core.refused_history
@@ -309,8 +312,15 @@ class Link:
                 await self._ports.topics.update_configs(topic)
         return TopicsApplied(self._ends(key for topic in effect.all_topics for key in topic.logs()))
 
-    async def _next_answer(self) -> Fetched:
-        answer = await self._answers.popleft()
+    async def _next_answer(self) -> LinkEvent:
+        """Wait for an answer; the second time take what it has (INV-LK10)."""
+        if self._untaken is None:
+            self._untaken = await self._answers.popleft()
+            return Answered(self._untaken.metadata_version)
+        answer, self._untaken = self._untaken, None
+        return self._take(answer)
+
+    def _take(self, answer: FetchAnswer) -> Fetched:
         slices = []
         for part in answer.parts:
             with self._halting((part.key,)):
@@ -328,7 +338,7 @@ class Link:
         now_ms = self._ports.clock.monotonic_ms()
         self.lag.note(tuple(slices), now_ms=now_ms)
         self._retry_halted(now_ms)
-        return Fetched(answer.metadata_version, tuple(slices))
+        return Fetched(tuple(slices))
 
     def _append(self, part: SentSlice) -> int:
         """Append what the primary sent of one log; return where that stands then. Raises `LogHalted`,

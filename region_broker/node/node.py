@@ -301,6 +301,7 @@ class Node:
         self._source.cut_is_owed = self.failover.cut_is_owed
         self._source.promised_to = self.failover.promised_to
         self._source.doubt = self.failover.doubt
+        self._source.dispute = self.failover.dispute
         self.operations = FailoverOperations(self.failover, ports.chance)
 
     def _leads(self, term: Term) -> bool:

@@ -17,7 +17,7 @@ from geo_replicator.directory import Promise, PromiseVerdict, judge_promise
 from geo_replicator.failover import Phase, State
 from geo_replicator.failover_events import DrainBegun, DrainRolledBack, PromiseGiven
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, TidemarkPoint
-from geo_replicator.loss import Tail
+from geo_replicator.tail import Tail
 from geo_replicator.tidemark import TidemarkError
 from idempotency.fencing import REGION_EPOCH_MAX
 from region_broker.region.failover.driver import FailoverDriver

@@ -350,14 +350,20 @@ class FailoverDriver:
 
     def doubt(self) -> str:
         """Return what is known against the history here: a dispute, or lost logs (T33, T36); empty where nothing is."""
+        if dispute := self.dispute():
+            return dispute
+        missed = lost_to_mirrors(self.outlook) if self.parts.manifest.lost() else ()
+        named = ", ".join(missed[:NAMED_MAX])
+        return f"{len(missed)} logs are not on its disk any more ({named})" if missed else ""
+
+    def dispute(self) -> str:
+        """Return why the history here may not be the one that counts (T33); empty where nothing is known, or logs alone are lost."""
         state, lost = self.state, bool(self.parts.manifest.lost())
         for refuted in (state.refuted, self.outlook.refuted):
             counts = refuted is not None and refuted.region_epoch == state.region_epoch
             if refuted is not None and counts and not (refuted.lost_here and lost):
                 return refuted.reason
-        missed = lost_to_mirrors(self.outlook) if lost else ()
-        named = ", ".join(missed[:NAMED_MAX])
-        return f"{len(missed)} logs are not on its disk any more ({named})" if missed else ""
+        return ""
 
     def refuted(
         self, region: str, point: TidemarkPoint, missing: Sequence[HistoryDifference]

@@ -11,11 +11,12 @@ INV-LS6  a region that returns shows nothing beyond the cut from before it knows
 Several logs are cut side by side, with their syncs in threads (`side_by_side`). Work is done in chunks of `CHUNK_BYTES`, the event loop
 gets its turn in between.
 
-Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means (`geo_replicator.loss`).
+Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail holds (`geo_replicator.tail`).
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,9 +28,10 @@ import msgspec
 from geo_replicator.effects import Diverged
 from geo_replicator.later_leaders import LaterLeaders
 from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, LogKey
-from geo_replicator.loss import LogBound, Tail, TailBatch, TailCommit, TailDecision
+from geo_replicator.loss import LogBound
 from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.quarantine import CutCause, LogCut, LogExtent, Provenance, plan_cut
+from geo_replicator.tail import GroupCommit, Tail, TailDecision
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ledger_records import (
@@ -58,6 +60,7 @@ from region_broker.region.failover.quarantine_store import (
 )
 from region_broker.region.failover.side_by_side import LogWork, side_by_side
 from region_broker.region.ports import RegionLog
+from region_broker.wire.cooperative_yield import CooperativeYield, give_way
 
 _log: Final = logging.getLogger("tidemark.failover")
 
@@ -350,7 +353,22 @@ async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
     Waits until what was appended is durable: a mirror may have copied more than is synced, and only durable
     bytes are read back. Without that a loss statement would leave out what it says was copied.
     """
-    collected = _Collector()
+    tail = Tail()
+    await _take_beyond(tail, logs, cut)
+    return tail
+
+
+async def stated_tail(
+    logs: Iterable[RegionLog], cut: Cut, quarantine: QuarantineStore, given_up: Sequence[Provenance]
+) -> Tail:
+    """Return everything beyond `cut`: what these logs hold, and what takeovers that were given up had cut off before."""
+    tail = Tail({each.key.log for each in given_up})
+    await _take_quarantined(tail, quarantine, given_up, _nothing)
+    await _take_beyond(tail, logs, cut)
+    return tail
+
+
+async def _take_beyond(tail: Tail, logs: Iterable[RegionLog], cut: Cut) -> None:
     for log in logs:
         if log.tp.topic == TIDEMARK_LEDGER:
             continue
@@ -360,10 +378,9 @@ async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
                 await log.commits.wait_durable(log.log_end_offset)
             if log.commits.durable_end > start:
                 async for chunk in _chunks_of(log, start):
-                    collected.add(key_of(log), str(log.tp.topic), chunk)
+                    await _take(tail, key_of(log), str(log.tp.topic), chunk, _nothing)
         except (LogError, QuarantineDamaged) as error:
-            collected.unreadable.append(f"{log.tp}: {error}")
-    return collected.tail()
+            tail.unreadable.append(f"{log.tp}: {error}")
 
 
 async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytearray]:
@@ -382,6 +399,10 @@ async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytea
 
 IsHeld = Callable[[LogKey, BatchHeader], bool]
 """Tells whether a batch of a log in quarantine is there again."""
+
+
+def _nothing(_key: LogKey, _header: BatchHeader) -> bool:
+    return False
 
 
 def there_again(lineage: Lineage, logs: Iterable[RegionLog]) -> IsHeld:
@@ -411,22 +432,51 @@ async def quarantined_tail(
     Without what is there again by `is_held`, where it is given: that is no loss. Nor, of what a takeover has cut off, is what a later leader
     of the region had passed over, where all leaders were in sync when they were elected (INV-LO9).
     """
-    collected = _Collector(is_held)
-    collected.judges_leaders = elected_clean and all(
-        tail.cause is CutCause.LINEAGE for tail in tails
-    )
+    counts = Counter(each.key.log for each in tails)
+    tail = Tail({key for key, count in counts.items() if count > 1})
+    later, is_there = LaterLeaders(), is_held or _nothing
+    if elected_clean and all(each.cause is CutCause.LINEAGE for each in tails):
+        # Known once all tails of a log were read: they are read twice, and not held meanwhile (INV-LO10).
+        several = [each for each in tails if counts[each.key.log] > 1]
+        await _note_leaders(later, quarantine, several, is_there)
+
+    def is_no_loss(key: LogKey, header: BatchHeader) -> bool:
+        passed_over = later.passed_over(key, header.leader_epoch, header.last_offset)
+        return passed_over or is_there(key, header)
+
+    await _take_quarantined(tail, quarantine, tails, is_no_loss)
+    return tail
+
+
+async def _note_leaders(
+    later: LaterLeaders, quarantine: QuarantineStore, tails: Iterable[Provenance], is_held: IsHeld
+) -> None:
+    for provenance in tails:
+        key = provenance.key.log
+        with suppress(
+            QuarantineDamaged, OSError
+        ):  # whoever takes what it holds meets that again, and tells it
+            for chunk in quarantine.chunks(provenance):
+                for _, header in iter_headers(chunk):
+                    if not is_held(key, header):
+                        later.note(key, header)
+                await asyncio.sleep(0)
+
+
+async def _take_quarantined(
+    tail: Tail, quarantine: QuarantineStore, tails: Iterable[Provenance], is_no_loss: IsHeld
+) -> None:
     for provenance in tails:
         if provenance.topic == TIDEMARK_LEDGER:
             continue
         try:
             for chunk in quarantine.chunks(provenance):
-                collected.add(provenance.key.log, provenance.topic, chunk)
+                await _take(tail, provenance.key.log, provenance.topic, chunk, is_no_loss)
                 await asyncio.sleep(0)
         except (QuarantineDamaged, OSError) as error:
             where = f"{provenance.topic}-{provenance.partition}"
             first, last = provenance.first_offset, provenance.last_offset
-            collected.unreadable.append(f"{where} from {first} to {last}: {error}")
-    return collected.tail()
+            tail.unreadable.append(f"{where} from {first} to {last}: {error}")
 
 
 def given_up_tails(
@@ -452,17 +502,6 @@ def given_up_tails(
     ]
 
 
-def joined(first: Tail, second: Tail) -> Tail:
-    """Return what lies in either."""
-    return Tail(
-        [*first.batches, *second.batches],
-        [*first.decisions, *second.decisions],
-        [*first.group_batches, *second.group_batches],
-        [*first.unreadable, *second.unreadable],
-        [*first.commits, *second.commits],
-    )
-
-
 def with_tails(bounds: Iterable[LogBound], tails: Iterable[Provenance]) -> list[LogBound]:
     """Return the bounds with what `tails` hold as copied."""
     ends: dict[tuple[str, int], int] = {}
@@ -478,6 +517,9 @@ def with_tails(bounds: Iterable[LogBound], tails: Iterable[Provenance]) -> list[
     ]
 
 
+_READ_LEDGERS: Final = {TRANSACTION_LEDGER, OFFSETS_LEDGER}
+_LEDGER_ROWS: Final = 10
+"""For so many batches of data one of a ledger counts, whose records are read."""
 _FOLLOW_UP: Final = {TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT}
 """What a coordinator notes by itself, and only for itself."""
 
@@ -489,71 +531,28 @@ def is_acknowledged_work(tail: Tail) -> bool:
     whoever takes over writes them again. A pair that was given out, or a partition that joined, may not: after a planned
     switch producers go on with what they were answered (T22).
     """
-    answered = any(decision.record.status not in _FOLLOW_UP for decision in tail.decisions)
-    return bool(tail.batches) or bool(tail.group_batches) or bool(tail.unreadable) or answered
+    answered = bool(tail.statuses - _FOLLOW_UP)
+    return tail.has_records or tail.has_group_batches or bool(tail.unreadable) or answered
 
 
-class _Collector:
-    """Sorts batches into data, decisions and what groups wrote."""
-
-    def __init__(self, is_held: IsHeld | None = None) -> None:
-        self._is_held = is_held
-        self._batches: list[TailBatch] = []
-        self._decisions: list[tuple[LogKey, TailDecision]] = []
-        self._group_batches: list[TailBatch] = []
-        self.unreadable: list[str] = []
-        self._commits: list[tuple[LogKey, TailCommit]] = []
-        self._later = LaterLeaders()
-        self.judges_leaders = False
-
-    def add(self, key: LogKey, topic: str, chunk: Buffer) -> None:
-        """Take whole batches of one log."""
-        for position, header in iter_headers(chunk):
-            if self._is_held is not None and self._is_held(key, header):
-                continue
-            if self.judges_leaders:
-                self._later.note(key, header)
-            if topic == TRANSACTION_LEDGER:
-                batch = chunk[position : position + header.size_bytes]
-                found = _decisions(key.partition, header, batch)
-                self._decisions.extend((key, decision) for decision in found)
-            elif header.is_control:
-                continue
-            elif topic == OFFSETS_LEDGER:
-                self._group_batches.append(TailBatch(key, topic, header))
-                batch = chunk[position : position + header.size_bytes]
-                self._commits.extend(
-                    (key, commit) for commit in _commits(key.partition, header, batch)
-                )
-            else:
-                self._batches.append(TailBatch(key, topic, header))
-
-    def tail(self) -> Tail:
-        """Return what was collected, without what a later leader had passed over (INV-LO9)."""
-        passed_over = self._later.passed_over
-        return Tail(
-            self._in_force(self._batches),
-            [
-                each
-                for key, each in self._decisions
-                if not passed_over(key, each.leader_epoch, each.offset)
-            ],
-            self._in_force(self._group_batches),
-            self.unreadable,
-            [
-                each
-                for key, each in self._commits
-                if not passed_over(key, each.header.leader_epoch, each.header.last_offset)
-            ],
-        )
-
-    def _in_force(self, batches: Iterable[TailBatch]) -> list[TailBatch]:
-        passed_over = self._later.passed_over
-        return [
-            each
-            for each in batches
-            if not passed_over(each.log, each.header.leader_epoch, each.header.last_offset)
-        ]
+async def _take(tail: Tail, key: LogKey, topic: str, chunk: Buffer, is_no_loss: IsHeld) -> None:
+    """Sort whole batches of one log into data, decisions and what groups wrote; the loop runs in between (INV-HW2)."""
+    yielding = CooperativeYield()
+    for position, header in iter_headers(chunk):
+        if yielding.due(_LEDGER_ROWS if topic in _READ_LEDGERS else 1):
+            await give_way()
+        if is_no_loss(key, header):
+            continue
+        batch = chunk[position : position + header.size_bytes] if topic in _READ_LEDGERS else b""
+        if topic == TRANSACTION_LEDGER:
+            for decision in _decisions(key.partition, header, batch):
+                tail.take_decision(decision)
+        elif header.is_control:
+            continue
+        elif topic == OFFSETS_LEDGER:
+            tail.take_commits(key, header, _commits(key.partition, header, batch))
+        else:
+            tail.take_data(key, topic, header)
 
 
 def _decisions(shard: int, header: BatchHeader, batch: Buffer) -> list[TailDecision]:
@@ -573,7 +572,7 @@ def _decisions(shard: int, header: BatchHeader, batch: Buffer) -> list[TailDecis
     return found
 
 
-def _commits(shard: int, header: BatchHeader, batch: Buffer) -> Iterator[TailCommit]:
+def _commits(shard: int, header: BatchHeader, batch: Buffer) -> Iterator[GroupCommit]:
     """Yield the offsets that groups commit in one batch of the offsets ledger.
 
     What cannot be read is named by its place: it must not keep a region from acting, nor be passed over in silence.
@@ -583,11 +582,9 @@ def _commits(shard: int, header: BatchHeader, batch: Buffer) -> Iterator[TailCom
             key = decode_group_key(record.key)
             if isinstance(key, OffsetKey) and record.value is not None:
                 at = decode_offset_value(record.value).committed_offset
-                topic, number = str(key.tp.topic), key.tp.partition
-                yield TailCommit(shard, record.offset, header, key.group_id, topic, number, at)
+                yield GroupCommit(key.group_id, str(key.tp.topic), key.tp.partition, at)
     except (RecordsError, LedgerRecordError) as error:
-        unreadable, at = f"(unreadable: {error})", header.base_offset
-        yield TailCommit(shard, at, header, unreadable, OFFSETS_LEDGER, shard, at)
+        yield GroupCommit(f"(unreadable: {error})", OFFSETS_LEDGER, shard, header.base_offset)
 
 
 def tell_cut(tail: Provenance) -> None:

@@ -17,6 +17,7 @@ from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.refusals import COMMAND_TOO_LARGE
 from region_broker.ports.unbroken import to_its_end
+from region_broker.region.mirror.lost_access import named, undone
 from region_broker.region.ports import MetadataSide
 from region_broker.security.access import ACCESS_BYTES_MAX, Access, bytes_in
 from region_broker.security.quotas.entities import QuotaRefused, check_followed
@@ -38,17 +39,26 @@ async def no_access_taken(_access: Access, _access_epoch: int) -> None:
 class MirrorAccess:
     """Takes over what the primary says; raises `LinkFailed` where it cannot be kept here."""
 
-    def __init__(self, metadata: MetadataSide) -> None:
-        """Keep it in `metadata`."""
+    def __init__(self, metadata: MetadataSide, *, of_older_epoch: bool = False) -> None:
+        """Keep it in `metadata`; `of_older_epoch`: what is there is known of an older region epoch than the primary's."""
         self._metadata = metadata
+        self._of_older_epoch = of_older_epoch
 
     async def take(self, access: Access, _access_epoch: int = -1) -> None:
         """Be as the primary is; nothing is written where this region is so already."""
         ours = self._metadata.image.access
         if access == ours:
+            self._of_older_epoch = False
             return
         await _check_quotas(access)
         await to_its_end(self._take(access))
+        if self._of_older_epoch and (lost := named(undone(ours, access))):
+            _log.warning(
+                "users, ACLs, quotas and tokens are as at the region that has taken over, which had not heard of all that was here (INV-MAC1)."
+                " Order anew what is to count again: %s",
+                lost,
+            )
+        self._of_older_epoch = False
         _log.info(
             "users, ACLs, quotas and tokens are as at the primary now: %s", _told(ours, access)
         )

@@ -4,7 +4,8 @@ INV-SO1  only bytes below HW leave, verbatim; `__tidemarks` and the ledgers like
 INV-SO7  nothing is served before this region's own logs are cut to the base that it took over at (T20): a mirror would
          copy back what the lineage has taken away, and hold it beside what is written at those offsets next
 INV-SO9  nothing is compared with, or copied from, a history that is in dispute, or has lost a log that a tidemark covers
-         records of: a mirror would cut its own logs to it (T33, T36). One that has not reached a tidemark of this
+         records of: a mirror would cut its own logs to it (T33, T36). Of one in dispute users, ACLs and topics are not told
+         either: a mirror may have newer ones. One that has not reached a tidemark of this
          region epoch yet has shown nothing under it. Who takes over, and was promised, cuts nothing to what it copies
          (INV-QM1): it may
 INV-SO11 nothing is said against what a mirror has of a log that could not be opened here: it tells nothing, and a mirror would
@@ -19,7 +20,8 @@ INV-SO6  what a mirror that is behind asks for, and memory has not, is read in b
 INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
 INV-SO14 a log sends COPIED_BATCHES_MAX batches at a time, however small: the mirror appends them in one step
 INV-SO12 a region whose feature level has no sealed topics, or no users and ACLs, follows none: an older version would give its readers what is
-         sealed, write plain what is to be sealed once it acts, and let everybody in. The registry is refused, and says what to do
+         sealed, write plain what is to be sealed once it acts, and let everybody in. The registry is refused, and says what to do; so
+         is what is fetched under it
 INV-SO13 many logs are compared a few at a time, and all under the history that is in force at the end
 INV-SO10 an answer is not read for longer than `COLLECT_MS` and its last log: a mirror gives up one that takes too long, and
          its next session begins with all logs again. Those that are left have the first turns in the next answer
@@ -140,6 +142,8 @@ class PrimarySide:
         """Whether this region took over and has not cut its logs yet: then it says it acts, and serves nothing (INV-SO7)."""
         self.doubt: Callable[[], str] = lambda: ""
         """Why this region's history may not count; empty where nothing is known against it (INV-SO9)."""
+        self.dispute: Callable[[], str] = lambda: ""
+        """The same, but for logs that are lost: topics, users and ACLs are here then as they were."""
         self.promised_to: Callable[[], str] = lambda: ""
         """The region that this one stands fenced for: nothing moves here until it acts, and it may copy all."""
         self.followed_version: Callable[[RegionEpoch], int] = lambda _: -1
@@ -191,7 +195,11 @@ class PrimarySide:
     def _admit_copy(self, region_epoch: RegionEpoch, reader: str) -> None:
         """Raise `PeerRefused` unless `reader` may compare its logs with this region's, and copy (INV-SO9)."""
         self._admit(region_epoch, reader)
-        doubt = "" if reader == self.promised_to() else self.doubt()
+        self._check_history(self.doubt, reader)
+
+    def _check_history(self, against: Callable[[], str], reader: str) -> None:
+        """Raise `PeerRefused` where something is known against this region's history, unless `reader` was promised (INV-SO9)."""
+        doubt = "" if reader == self.promised_to() else against()
         if doubt:
             raise PeerRefused(
                 NOT_ACTING,
@@ -250,6 +258,7 @@ class PrimarySide:
         self, session: PeerSession, message: SyncTopics, _attachment: memoryview
     ) -> TopicRegistry:
         self._admit(message.region_epoch, session.hello.region)
+        self._check_history(self.dispute, session.hello.region)
         image = self._metadata.image
         _check_level(session.hello, image)
         topics = tuple(
@@ -337,6 +346,9 @@ class PrimarySide:
             fetching.begin(LogKey(_topic_id(asked.topic_id), asked.partition), asked.position)
         reply = await fetching.answer(message)
         self._admit_copy(message.region_epoch, session.hello.region)
+        _check_level(
+            session.hello, self._metadata.image
+        )  # it may have changed since it read the registry
         return reply
 
     async def _known(self, region: str, meet: Callable[[str], Awaitable[None]]) -> None:

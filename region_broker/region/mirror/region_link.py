@@ -5,6 +5,8 @@ connection becomes `LinkFailed`, and the link's back-off takes over.
 
 INV-HPR1  what no primary can have said is not believed, and ends the connection: how many partitions a topic has, and how large its
           configs are, how far it holds a log
+INV-SAC6  within one session access never goes back to an older one: several fetches are under way, and an answer that was sent before the
+          registry may be read behind it
 
 Not here: the link's decisions (`geo_replicator.link.core`), the primary's answers (`primary_side`).
 """
@@ -208,7 +210,8 @@ def taking_of(
     of which region epoch's history access is here (INV-QM3).
     """
     if not term.from_donor:
-        return Taking(MirrorAccess(metadata).take)
+        is_older = 0 <= access_epoch < term.region_epoch
+        return Taking(MirrorAccess(metadata, of_older_epoch=is_older).take)
     configs = NewerConfigs(metadata, followed_version)
     take_access = NewerAccess(metadata, access_epoch, term.region_epoch)
     return Taking(take_access, configs, lambda: configs.version)
@@ -237,6 +240,8 @@ class PeerPrimarySession:
         self._client = client
         self._region_epoch = region_epoch
         self._access_epoch = -1
+        self._taken_access = (-1, -1)
+        """The newest access that was said, by region epoch and number."""
 
     async def _call(self, message: PeerMessage, answer_type: type[AnyMessage]) -> AnyMessage:
         try:
@@ -279,7 +284,15 @@ class PeerPrimarySession:
         return answer.metadata_version, self._taking.topics(topics, answer.followed_version)
 
     async def _take_access(self, access: Access) -> None:
-        """Take what the primary says now; of a donor it is of the history of which its registry is."""
+        """Take what the primary says, unless it has said a newer one (INV-SAC6); of a donor it is of the history of which its registry is.
+
+        1. A right is given, and taken back within a round trip. 2. The registry, read behind the first of two fetches, is that without it.
+        3. The second fetch was answered in between: that is older, and would be in force here, also over a failover.
+        """
+        said = self._access_epoch, access.number
+        if said < self._taken_access:
+            return
+        self._taken_access = said
         await self._taking.access(access, self._access_epoch)
 
     async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:

@@ -11,7 +11,7 @@ import pytest
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import Adopted, EntryRecord, Event, PromiseGiven
 from geo_replicator.lineage import Cut, LineageEntry, TidemarkPoint
-from geo_replicator.loss import Tail, TailDecision
+from geo_replicator.tail import Tail, TailDecision
 from idempotency.identity import LeaderEpoch, RegionEpoch, Round
 from idempotency.ledger_records import TxnStatus
 from region_broker.controller.metadata_commands import TakeLeaderEpoch
@@ -176,9 +176,9 @@ async def test_T22_a_region_that_promised_is_no_drained_one_unless_its_last_tide
 ) -> None:
     """A failover to us was given up behind the promise; then a switch to it is ordered."""
     await pair.eu.driver.record(PromiseGiven(RegionEpoch(17), "us"))
-    tail = Tail(
-        [], [TailDecision(0, LeaderEpoch(1), 0, record(TxnStatus.EMPTY, 0))] if left else [], []
-    )
+    tail = Tail()
+    if left:
+        tail.take_decision(TailDecision(0, LeaderEpoch(1), 0, record(TxnStatus.EMPTY, 0)))
 
     async def beyond(_cut: Cut) -> Tail:
         return tail

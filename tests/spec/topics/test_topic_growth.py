@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from geo_replicator.failover import Phase
-from geo_replicator.loss import LostOffsets, UndoneChange
+from geo_replicator.loss import UndoneChange
+from geo_replicator.tail import LostOffsets
 from geo_replicator.whole_ends import WholeEnds
 from idempotency.identity import NO_LEADER_EPOCH, TopicName, TopicPartition
 from region_broker.controller.metadata_image import OFFSETS_LEDGER

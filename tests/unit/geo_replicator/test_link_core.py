@@ -12,6 +12,7 @@ from geo_replicator.effects import (
     Disconnect,
     Diverged,
     HandOverDivergence,
+    LinkEffect,
     LogsReconciled,
     ReadRegistry,
     SendFetch,
@@ -21,6 +22,7 @@ from geo_replicator.effects import (
     WaitBackoff,
 )
 from geo_replicator.events import (
+    Answered,
     BackoffOver,
     DivergenceResolved,
     Fetched,
@@ -69,6 +71,11 @@ def checking(**ends: tuple[LeaderEpoch, int] | tuple[LeaderEpoch, int, int]) -> 
 
 def part(key: LogKey, start: int, end: int, *, high_watermark: int | None = None) -> FetchedSlice:
     return FetchedSlice(key, start, end, 10, high_watermark or end, 0, 7)
+
+
+def answer(core: LinkCore, metadata_version: int, *slices: FetchedSlice) -> list[LinkEffect]:
+    """Let an answer come; it is taken where nothing is to be done before."""
+    return core.step(Answered(metadata_version)) or core.step(Fetched(slices))
 
 
 def streaming() -> LinkCore:
@@ -161,10 +168,10 @@ def test_T14_a_log_that_retention_has_passed_is_not_continued_with_a_gap() -> No
 def test_T12_a_log_that_halts_waits_and_is_tried_again_while_the_others_are_copied() -> None:
     core = streaming()
     core.halt({P0: "its disk is gone"})
-    assert core.step(Fetched(5, (part(P1, 0, 3),))) == [SendFetch({}, (P0,))]
+    assert answer(core, 5, part(P1, 0, 3)) == [SendFetch({}, (P0,))]
     assert core.cursor.positions == {P1: 3}
     core.look_again()
-    assert core.step(Fetched(5, ())) == [ReadRegistry()]
+    assert answer(core, 5) == [ReadRegistry()]
     core.step(RegistryRead(5, (ORDERS,), (ORDERS,)))
     ends = {P0: MirrorLogEnd(EPOCH, 7), P1: MirrorLogEnd(EPOCH, 3)}
     assert core.step(TopicsApplied(ends)) == [CheckEpochs({P0: ends[P0]})]
@@ -175,13 +182,13 @@ def test_T12_a_log_that_halts_waits_and_is_tried_again_while_the_others_are_copi
 # Holds INV-LK3.
 def test_two_fetches_are_under_way_and_each_answer_sends_one_more() -> None:
     core = streaming()
-    assert core.step(Fetched(5, (part(P0, 0, 3),))) == [SendFetch({}, ())]
+    assert answer(core, 5, part(P0, 0, 3)) == [SendFetch({}, ())]
     assert core.cursor.positions == {P0: 3, P1: 0}
 
 
 def test_a_changed_registry_is_read_and_new_logs_join_the_session() -> None:
     core = streaming()
-    assert core.step(Fetched(6, ())) == [ReadRegistry()]
+    assert answer(core, 6) == [ReadRegistry()]
     core.step(RegistryRead(6, (ORDERS, OTHER), (ORDERS,)))
     ends = {key: MirrorLogEnd(NO_LEADER_EPOCH, 0) for key in (P0, P1, *OTHER.logs())}
     assert core.step(TopicsApplied(ends)) == [
@@ -194,9 +201,19 @@ def test_a_changed_registry_is_read_and_new_logs_join_the_session() -> None:
     ]
 
 
+def test_INV_LK10_an_answer_is_taken_once_the_registry_of_its_version_is_carried_out() -> None:
+    core = streaming()
+    assert core.step(Answered(6)) == [ReadRegistry()]
+    core.step(RegistryRead(7, (ORDERS,), (ORDERS,)))
+    assert core.step(TopicsApplied({})) == [SendFetch({}, ())], "one is under way, and one is held"
+    assert core.step(Fetched((part(P0, 0, 3),))) == []
+    assert core.step(Answered(6)) == [], "sent before the registry was read"
+    assert core.step(Fetched((part(P0, 3, 5),))) == [SendFetch({}, ())]
+
+
 def test_logs_of_deleted_topics_leave_the_session() -> None:
     core = streaming()
-    core.step(Fetched(6, ()))
+    answer(core, 6)
     core.step(RegistryRead(6, (), (ORDERS,)))
     assert core.step(TopicsApplied({})) == [SendFetch({}, (P0, P1))]
 
@@ -232,7 +249,7 @@ def test_pauses_double_up_to_a_bound_and_start_again_after_an_answer_was_taken()
     assert waits == [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]
     assert max(waits) == BACKOFF_MS_MAX
     core = streaming()
-    core.step(Fetched(5, (part(P0, 0, 3),)))
+    answer(core, 5, part(P0, 0, 3))
     assert core.step(LinkBroken("x"))[1] == WaitBackoff(50)
 
 
@@ -261,7 +278,7 @@ def test_INV_LK5_a_session_of_which_no_answer_could_be_taken_makes_the_next_paus
     reach_streaming(core)
     assert core.step(LinkBroken("the disk is nearly full"))[1] == WaitBackoff(100)
     reach_streaming(core)
-    core.step(Fetched(5, (part(P0, 0, 3),)))
+    answer(core, 5, part(P0, 0, 3))
     assert core.step(LinkBroken("x"))[1] == WaitBackoff(50)
 
 

@@ -11,13 +11,10 @@ from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.loss import (
     LogBound,
     LossStatement,
-    Tail,
-    TailBatch,
-    TailCommit,
-    TailDecision,
     Takeover,
     make_statement,
 )
+from geo_replicator.tail import GroupCommit, Tail, TailDecision
 from geo_replicator.topology import MirrorTopic
 from idempotency.identity import (
     NO_PRODUCER_ID,
@@ -32,8 +29,9 @@ from idempotency.identity import (
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.record_batch import CONTROL_BIT
 from tests.fixtures.kernel_batches import data
+from tests.fixtures.tails import TailBatch, TailCommit, tail_of
 
-ORDERS, LEDGER = LogKey(UUID(int=1), 0), LogKey(UUID(int=2), 1)
+ORDERS, LEDGER, OFFSETS = (LogKey(UUID(int=number), number - 1) for number in (1, 2, 3))
 TP = TopicPartition(TopicName("orders"), 0)
 CUT = Cut(TidemarkPoint(RegionEpoch(8), 5), {ORDERS: 10, LEDGER: 100}, published_wall_ms=4_000)
 
@@ -80,15 +78,15 @@ def statement(tail: Tail, *, planned: bool = False) -> LossStatement:
 
 
 def test_a_statement_says_its_age_and_what_is_open() -> None:
-    stated = statement(Tail([], []))
+    stated = statement(tail_of([], []))
     assert (stated.tidemark_number, stated.age_ms) == (5, 300)
     assert "250 ms ago" in stated.open_bound
-    assert statement(Tail([], []), planned=True).open_bound.startswith("nothing")
+    assert statement(tail_of([], []), planned=True).open_bound.startswith("nothing")
 
 
 # Holds INV-LO2.
 def test_commit_decisions_beyond_the_cut_are_named_and_nothing_else() -> None:
-    tail = Tail(
+    tail = tail_of(
         [batch(10, transactional=True), batch(12, producer_id=-1)],
         [
             decision(100, TxnStatus.ONGOING),
@@ -111,10 +109,10 @@ def test_INV_LO3_a_batch_across_the_cut_was_never_in_the_history_that_the_statem
 ):
     """Its region was restored from an older copy, and wrote others at the offsets that the base has (T33)."""
     for first, explained in ((9, True), (7, False)):
-        tail = Tail([batch(first), batch(first + 2)], [])
+        tail = tail_of([batch(first), batch(first + 2)], [])
         losses = count_losses(
             Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail),
-            statement(Tail([], [])),
+            statement(tail_of([], [])),
         )
         assert (losses.unexplained == ()) is explained, losses.unexplained
         assert losses.plain_record_count == 4
@@ -122,7 +120,7 @@ def test_INV_LO3_a_batch_across_the_cut_was_never_in_the_history_that_the_statem
 
 def test_losses_join_ranges_of_one_producer_and_tell_committed_from_not() -> None:
     marker = TailBatch(ORDERS, "orders", data(14)._replace(attributes=CONTROL_BIT))
-    tail = Tail(
+    tail = tail_of(
         [batch(10, transactional=True), batch(12, transactional=True), marker],
         [decision(101, TxnStatus.PREPARE_COMMIT)],
     )
@@ -136,10 +134,10 @@ def test_losses_join_ranges_of_one_producer_and_tell_committed_from_not() -> Non
 
 
 def test_losses_that_a_true_statement_explains() -> None:
-    known = Tail([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)])
+    known = tail_of([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)])
     stated = statement(known)
     # At the primary there was one more decision that never arrived: it is behind copied_end.
-    primary = Tail(
+    primary = tail_of(
         [batch(10)],
         [decision(101, TxnStatus.PREPARE_COMMIT), decision(105, TxnStatus.PREPARE_COMMIT, "pay-9")],
     )
@@ -154,13 +152,13 @@ def test_losses_that_a_true_statement_explains() -> None:
 
 
 def test_a_statement_that_kept_silent_is_found_out() -> None:
-    silent = statement(Tail([], []))
-    primary = Tail([batch(8)], [decision(101, TxnStatus.PREPARE_COMMIT)])
+    silent = statement(tail_of([], []))
+    primary = tail_of([batch(8)], [decision(101, TxnStatus.PREPARE_COMMIT)])
     losses = count_losses(
         Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, primary), silent
     )
     assert len(losses.unexplained) == 2
-    covered = Tail([], [decision(99, TxnStatus.PREPARE_COMMIT)])
+    covered = tail_of([], [decision(99, TxnStatus.PREPARE_COMMIT)])
     losses = count_losses(
         Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, covered), silent
     )
@@ -168,7 +166,7 @@ def test_a_statement_that_kept_silent_is_found_out() -> None:
 
 
 def test_a_topic_of_a_user_whose_name_begins_like_the_ledgers_is_not_taken_for_it() -> None:
-    known = Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)])
+    known = tail_of([], [decision(101, TxnStatus.PREPARE_COMMIT)])
     takeover = Takeover("main", "eu", "us", RegionEpoch(17), False, 250)
     other = LogBound(
         topic="__transaction_state_archive",
@@ -185,9 +183,10 @@ def test_a_topic_of_a_user_whose_name_begins_like_the_ledgers_is_not_taken_for_i
 
 
 def test_a_statement_that_named_what_was_not_lost_is_found_out() -> None:
-    stated = statement(Tail([batch(10), batch(12)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
+    stated = statement(tail_of([batch(10), batch(12)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
     losses = count_losses(
-        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, Tail([batch(10)], [])), stated
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail_of([batch(10)], [])),
+        stated,
     )
     assert [text.split(" was ")[0].split(" were ")[0] for text in losses.unexplained] == [
         f"commit of pay-1 at {stated.transactions[0].decision}",
@@ -197,8 +196,8 @@ def test_a_statement_that_named_what_was_not_lost_is_found_out() -> None:
 
 
 def test_plain_records_that_were_copied_and_not_named_are_found_out() -> None:
-    stated = statement(Tail([batch(10)], []))
-    primary = Tail([batch(10), batch(12, producer_id=99), batch(14, producer_id=7)], [])
+    stated = statement(tail_of([batch(10)], []))
+    primary = tail_of([batch(10), batch(12, producer_id=99), batch(14, producer_id=7)], [])
     losses = count_losses(
         Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, primary), stated
     )
@@ -215,25 +214,26 @@ def test_plain_records_that_were_copied_and_not_named_are_found_out() -> None:
 def test_only_the_whole_tail_of_the_lost_region_must_hold_all_that_was_named(
     region: str, complete: bool
 ) -> None:
-    stated = statement(Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)]))
+    stated = statement(tail_of([], [decision(101, TxnStatus.PREPARE_COMMIT)]))
     part = Quarantined(
-        "main", RegionEpoch(17), region, RegionEpoch(8), 5, Tail([], []), complete=complete
+        "main", RegionEpoch(17), region, RegionEpoch(8), 5, tail_of([], []), complete=complete
     )
     assert count_losses(part, stated).unexplained == ()
-    whole = Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, Tail([], []))
+    whole = Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail_of([], []))
     assert len(count_losses(whole, stated).unexplained) == 1
 
 
 def test_a_statement_too_long_to_list_is_compared_by_its_count() -> None:
     both = [decision(100, TxnStatus.PREPARE_COMMIT), decision(101, TxnStatus.PREPARE_COMMIT)]
-    stated = statement(Tail([], both))
+    stated = statement(tail_of([], both))
     cut_short = msgspec.structs.replace(stated, transactions=stated.transactions[:1])
     losses = count_losses(
-        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, Tail([], both)), cut_short
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail_of([], both)), cut_short
     )
     assert (losses.named_count, losses.unexplained) == (2, ())
     fewer = count_losses(
-        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, Tail([], both[:1])), cut_short
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail_of([], both[:1])),
+        cut_short,
     )
     assert fewer.unexplained == ("2 commits were stated, 1 of those that are lost had been copied",)
 
@@ -241,9 +241,10 @@ def test_a_statement_too_long_to_list_is_compared_by_its_count() -> None:
 def test_INV_LO4_tails_that_overlap_are_counted_by_what_they_hold() -> None:
     other = batch(12)
     other = TailBatch(other.log, other.topic, other.header._replace(crc=99))
-    twice = Tail(
+    twice = tail_of(
         [batch(10), batch(12), batch(14), batch(12), other],
         [decision(101, TxnStatus.PREPARE_COMMIT), decision(101, TxnStatus.PREPARE_COMMIT)],
+        told_twice={ORDERS},
     )
     losses = count_losses(
         Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, twice), None
@@ -260,16 +261,16 @@ def test_INV_LO4_tails_that_overlap_are_counted_by_what_they_hold() -> None:
 def test_INV_LO3_only_the_lost_regions_own_tail_is_all_that_there_was(
     region: str, exact: bool
 ) -> None:
-    stated = statement(Tail([batch(10)], []))
+    stated = statement(tail_of([batch(10)], []))
     losses = count_losses(
-        Quarantined("main", RegionEpoch(17), region, RegionEpoch(8), 5, Tail([batch(10)], [])),
+        Quarantined("main", RegionEpoch(17), region, RegionEpoch(8), 5, tail_of([batch(10)], [])),
         stated,
     )
     assert losses.exact is exact
 
 
 def test_INV_LO8_after_a_planned_switch_an_empty_tail_is_all_that_there_was() -> None:
-    stated = msgspec.structs.replace(statement(Tail([], [])), planned=True)
+    stated = msgspec.structs.replace(statement(tail_of([], [])), planned=True)
 
     def exact(tail: Tail, statement: LossStatement) -> bool:
         return count_losses(
@@ -277,19 +278,19 @@ def test_INV_LO8_after_a_planned_switch_an_empty_tail_is_all_that_there_was() ->
             statement,
         ).exact
 
-    assert exact(Tail([], [decision(101, TxnStatus.COMPLETE_COMMIT)]), stated)
-    assert not exact(Tail([], []), msgspec.structs.replace(stated, planned=False))
-    assert not exact(Tail([], [], unreadable=["orders-0: damaged"]), stated)
+    assert exact(tail_of([], [decision(101, TxnStatus.COMPLETE_COMMIT)]), stated)
+    assert not exact(tail_of([], []), msgspec.structs.replace(stated, planned=False))
+    assert not exact(tail_of([], [], unreadable=["orders-0: damaged"]), stated)
     for tail in (
-        Tail([batch(10)], []),
-        Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)]),
-        Tail([], [], commits=[committing(20, 40)]),
+        tail_of([batch(10)], []),
+        tail_of([], [decision(101, TxnStatus.PREPARE_COMMIT)]),
+        tail_of([], [], commits=[committing(20, 40)]),
     ):
         assert not exact(tail, stated), "that should not be, and is told"
 
 
 def test_statements_survive_json() -> None:
-    stated = statement(Tail([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
+    stated = statement(tail_of([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
     assert msgspec.json.decode(msgspec.json.encode(stated), type=LossStatement) == stated
 
 
@@ -300,7 +301,7 @@ def committing(
         offset, sequence=0, count=1, producer_id=producer_id, producer_epoch=3,
         transactional=transactional,
     )  # fmt: skip
-    return TailCommit(1, offset, header, group_id, "orders", 0, at)
+    return TailCommit(OFFSETS, header, GroupCommit(group_id, "orders", 0, at))
 
 
 def test_INV_LO4_lost_offset_commits_are_counted_once_by_group_and_those_of_lost_transactions() -> (
@@ -314,7 +315,7 @@ def test_INV_LO4_lost_offset_commits_are_counted_once_by_group_and_those_of_lost
         committing(24, 60, transactional=True, producer_id=4711), committing(25, 5, group_id="a"),
         committing(21, 50),  # a second tail holds it too
     ]  # fmt: skip
-    tail = Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)], commits=commits)
+    tail = tail_of([], [decision(101, TxnStatus.PREPARE_COMMIT)], commits, told_twice={OFFSETS})
     stated = statement(tail)
     assert [(lost.group_id, lost.commit_count, lost.last_offset) for lost in stated.offsets] == [
         ("a", 1, 5), ("g", 3, 60)
@@ -344,7 +345,7 @@ def test_changes_of_topics_that_wait_for_a_tidemark_are_told() -> None:
 def test_INV_LO6_an_accepted_loss_names_the_diverged_tails_of_that_region_within_its_bounds_only() -> (
     None
 ):
-    stated = msgspec.structs.replace(statement(Tail([], [])), accepted=True)
+    stated = msgspec.structs.replace(statement(tail_of([], [])), accepted=True)
     old, log = stated.from_region, ORDERS
     (bound,) = [b for b in stated.bounds if b.topic_id == log.topic_id.hex]
     inside = (bound.cut, bound.copied_end - 1)

@@ -30,12 +30,12 @@ from geo_replicator.link.comparing import shared_ends
 from geo_replicator.loss import (
     LogBound,
     LossStatement,
-    Tail,
     Takeover,
     make_statement,
     troubles,
 )
 from geo_replicator.ports import LinkFailed
+from geo_replicator.tail import Tail
 from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
@@ -188,9 +188,7 @@ def _lost_logs(outlook: Outlook) -> list[tuple[RegionLog, int]]:
 
 async def _lost_stated(outlook: Outlook, takeover: Takeover, claim: Cut) -> LossStatement:
     named = _named(f"{log.tp} (it goes on at {offset})" for log, offset in _lost_logs(outlook))
-    stated = make_statement(
-        takeover, claim, [], Tail((), ()), now_wall_ms=outlook.parts.clock.wall_ms()
-    )
+    stated = make_statement(takeover, claim, [], Tail(), now_wall_ms=outlook.parts.clock.wall_ms())
     said = f"all records of {named}: they are not on this disk any more, nor what was acknowledged behind the last tidemark"
     answers = await outlook.parts.peers.answering(timeout_ms=outlook.settings.ask_timeout_ms)
     if answers:
@@ -234,7 +232,7 @@ async def loss_to_accept(
         ]
     except _UNNAMED as error:
         stated = make_statement(
-            takeover, claim, [], Tail((), ()), now_wall_ms=outlook.parts.clock.wall_ms()
+            takeover, claim, [], Tail(), now_wall_ms=outlook.parts.clock.wall_ms()
         )
         said = [
             (

@@ -49,11 +49,9 @@ from region_broker.region.failover.log_surgery import (
     bounds_of,
     cut_logs,
     given_up_tails,
-    joined,
     key_of,
-    quarantined_tail,
     show_no_more_than,
-    tail_beyond,
+    stated_tail,
     tell_cut,
     uncut_logs,
     with_tails,
@@ -485,12 +483,11 @@ class FailoverSteps:
         given_up = given_up_tails(
             parts.quarantine, cut, self._outlook.region, self._current().region_epoch
         )
-        earlier = await quarantined_tail(parts.quarantine, given_up)
         statement = make_statement(
             takeover,
             cut,
             with_tails(bounds_of(logs, cut), given_up),
-            joined(earlier, await tail_beyond(logs, cut)),
+            await stated_tail(logs, cut, parts.quarantine, given_up),
             now_wall_ms=parts.clock.wall_ms(),
             topic_changes=parts.tidemarks.waiting_topic_changes(),
         )

@@ -10,19 +10,16 @@ from click.testing import CliRunner
 
 from geo_replicator.counted_losses import Quarantined, count_losses
 from geo_replicator.lineage import EMPTY_CUT, LogKey
-from geo_replicator.loss import (
-    Tail,
-    TailBatch,
-    Takeover,
-    make_statement,
-)
+from geo_replicator.loss import Takeover, make_statement
 from geo_replicator.quarantine import CutCause
+from geo_replicator.tail import Tail
 from idempotency.identity import RegionEpoch
 from region_broker.cli import region as commands
 from region_broker.cli.region import _print_losses
 from region_broker.cli.region_client import Cluster
 from region_broker.workbench import leading_node
 from tests.fixtures.kernel_batches import data
+from tests.fixtures.tails import TailBatch, tail_of
 
 
 def tail(*, unreadable: tuple[str, ...] = ()) -> Tail:
@@ -32,7 +29,7 @@ def tail(*, unreadable: tuple[str, ...] = ()) -> Tail:
         TailBatch(log, "orders", data(10 + 2 * n, sequence=0, count=2, producer_id=7 + n))
         for n in range(2)
     ]
-    return Tail(batches, [], unreadable=unreadable)
+    return tail_of(batches, [], unreadable=unreadable)
 
 
 def printed(capsys: pytest.CaptureFixture[str], found: Quarantined, **changes: Any) -> str:
@@ -60,7 +57,7 @@ def cut_off_in(region: str, counts: tuple[int, ...], *, exact: bool) -> dict[str
         for partition, count in enumerate(counts)
     ]
     found = Quarantined(
-        "main", RegionEpoch(33), region, RegionEpoch(25), 8, Tail(batches, []), exact=exact
+        "main", RegionEpoch(33), region, RegionEpoch(25), 8, tail_of(batches, []), exact=exact
     )
     listed: dict[str, Any] = msgspec.to_builtins(count_losses(found, None))
     return listed

@@ -24,7 +24,13 @@ from region_broker.controller.metadata_machine import encode_command
 from region_broker.controller.raft.settings import RaftSettings
 from region_broker.region.mirror.mirror_access import MirrorAccess
 from region_broker.region.mirror.region_link import PeerPrimarySession
-from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX, Hello, PeerRefused, SyncTopics
+from region_broker.region.peers.protocol import (
+    PEER_FRAME_BYTES_MAX,
+    FetchLogs,
+    PeerRefused,
+    SyncTopics,
+)
+from region_broker.region.peers.sessions import PeerSession
 from region_broker.security import access as access_module
 from region_broker.security.access import (
     ACCESS_BYTES_MAX,
@@ -210,10 +216,11 @@ async def test_INV_SAC5_who_has_more_is_told_at_both_ends(
     async with primary_and_mirror(tmp_path) as (primary, mirror, _, _):
         acls = long_acls(ACCESS_BYTES_MAX + 1_000_000)
         await primary.metadata.apply(ChangeAccess(AccessChange(acls_added=acls)))
-        session = _Session(msgspec.structs.replace(mirror.identity.hello(), feature_level=4))
+        hello = msgspec.structs.replace(mirror.identity.hello(), feature_level=4)
+        session = PeerSession(1, "of level 4", hello)
         asked = SyncTopics(region_epoch=REGION_EPOCH)
-        told = await primary.source._sync_topics(session, asked, memoryview(b""))  # type: ignore[arg-type]
-        told = await primary.source._sync_topics(session, asked, memoryview(b""))  # type: ignore[arg-type]
+        told = await primary.source._sync_topics(session, asked, memoryview(b""))
+        told = await primary.source._sync_topics(session, asked, memoryview(b""))
         warned = [each for each in caplog.records if "is not followed" in each.getMessage()]
         assert len(warned) == 1
     assert told.access is not None
@@ -391,11 +398,6 @@ async def test_INV_SAC1_a_change_reaches_the_mirror_beside_its_topics_and_before
         await until(lambda: mirror.metadata.image.access == gone, what="a change without a record")
 
 
-class _Session:
-    def __init__(self, hello: Hello) -> None:
-        self.hello = hello
-
-
 @pytest.mark.parametrize("what", ["access", "sealed"])
 async def test_INV_SO12_a_region_of_an_older_level_follows_nobody_who_has_users_or_sealed_topics(
     tmp_path: Path, what: str
@@ -403,6 +405,7 @@ async def test_INV_SO12_a_region_of_an_older_level_follows_nobody_who_has_users_
     """Its nodes may run an older version, which leaves the access out of a registry that it reads, and knows no seal."""
     async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
         mirror.identity.feature_level = 3
+        await primary.create_topic("orders")
         _ = mirror.mirror(tasks, await primary.listen())
         point = await leader.final_round()
         await until(lambda: mirror.link.reached >= point, what="the tidemark is reached")
@@ -416,11 +419,17 @@ async def test_INV_SO12_a_region_of_an_older_level_follows_nobody_who_has_users_
                 configs={"tidemark.encryption": "k"},
             )
             await primary.metadata.apply(CreateTopic(topic))
-        session = _Session(mirror.identity.hello())
+        session = PeerSession(1, "of an older version", mirror.identity.hello())
         asked = SyncTopics(region_epoch=REGION_EPOCH)
         with pytest.raises(PeerRefused, match=r"at feature level 3: .*--finalize") as refused:
-            await primary.source._sync_topics(session, asked, memoryview(b""))  # type: ignore[arg-type]
+            await primary.source._sync_topics(session, asked, memoryview(b""))
         assert refused.value.code == "feature-level"
+        fetch = FetchLogs(region_epoch=REGION_EPOCH, positions=(), bytes_max=1, wait_ms_max=0)
+        with pytest.raises(PeerRefused, match="at feature level 3"):
+            await primary.source._fetch_logs(session, fetch, memoryview(b""))
         session.hello = msgspec.structs.replace(session.hello, feature_level=4)
-        told = await primary.source._sync_topics(session, asked, memoryview(b""))  # type: ignore[arg-type]
+        told = await primary.source._sync_topics(session, asked, memoryview(b""))
         assert told.topics
+        await primary.produce("orders", b"under it")
+        await until(lambda: "--finalize" in mirror.link.core.last_error, what="its session ends")
+        assert mirror.partition("orders").log_end_offset == 0, "nor is anything copied under it"

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from geo_replicator.lineage import EMPTY_CUT, Cut, TidemarkPoint
-from geo_replicator.loss import LossStatement, Tail, Takeover, make_statement
+from geo_replicator.loss import LossStatement, Takeover, make_statement
+from geo_replicator.tail import Tail
 from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry, MetadataImage
 from region_broker.ports.system.disk import RealDisk
@@ -52,7 +53,7 @@ def statement_of(
     takeover = Takeover(
         "main", "us", "eu", region_epoch=region_epoch, planned=False, last_heard_ms=0
     )
-    made = make_statement(takeover, base, [], Tail((), ()), now_wall_ms=1)
+    made = make_statement(takeover, base, [], Tail(), now_wall_ms=1)
     return msgspec.structs.replace(made, open_bound=open_bound)
 
 

@@ -69,7 +69,7 @@ async def test_what_is_cut_off_and_stated_is_what_is_durable_here_whoever_else_h
     async with asyncio.timeout(5):
         stated = await tail_beyond([partition], cut)
         (kept,) = await cut_logs([partition], cut, reason, store)
-    assert [found.header.last_offset for found in stated.batches] == [4]
+    assert [found.last_offset for found in stated.ranges()] == [4]
     assert (kept.first_offset, kept.last_offset, partition.log_end_offset) == (0, 4, 0)
 
 
@@ -138,21 +138,21 @@ async def test_INV_LO7_what_is_there_again_is_no_loss_and_what_was_written_since
     moved = await cut_logs([partition], cut, reason, store)
     written_under = region_epoch_of(LEADER_EPOCH)
 
-    async def lost(held: Mapping[LogKey, int] | None, since: int = 1) -> list[int]:
+    async def lost(held: Mapping[LogKey, int] | None, since: int = 1) -> list[tuple[int, int]]:
         base = TidemarkPoint(RegionEpoch(written_under + since - 1), 9)
         entry = LineageEntry(RegionEpoch(written_under + since), "ap", base, held or {})
         is_held = None if held is None else there_again(Lineage((entry,)), [partition])
         tail = await quarantined_tail(store, moved, is_held)
-        return [found.header.base_offset for found in tail.batches]
+        return [(found.first_offset, found.record_count) for found in tail.ranges()]
 
-    assert await lost(None) == [0, 5, 10]
-    assert await lost({key: 10}) == [10], "as far as nobody can tell yet"
-    assert await lost({}) == [0, 5, 10]
-    assert await lost({key: 10}, since=0) == [0, 5, 10], "other records"
+    assert await lost(None) == [(0, 15)]
+    assert await lost({key: 10}) == [(10, 5)], "as far as nobody can tell yet"
+    assert await lost({}) == [(0, 15)]
+    assert await lost({key: 10}, since=0) == [(0, 15)], "other records"
     primary = fixture()
     primary.partition.writer.append(batch(5))
     primary.partition.writer.append(batch(3))
     primary.sync()
     partition.writer.append_mirrored(primary.partition.reader.read_raw(0, 1 << 20))
     some.sync()
-    assert await lost({key: 10}) == [5, 10], "this region's own log has another batch there"
+    assert await lost({key: 10}) == [(5, 10)], "this region's own log has another batch there"

@@ -14,13 +14,16 @@ import pytest
 from crc32c import crc32c
 
 from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey, TidemarkPoint
-from geo_replicator.loss import Tail, Takeover, make_statement
+from geo_replicator.loss import Takeover, make_statement
 from geo_replicator.quarantine import CopyDamaged, CutCause, Provenance
-from idempotency.identity import RegionEpoch
+from geo_replicator.tail import Tail
+from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, SequenceNumber
+from region_broker.limits import YIELD_ROWS
 from region_broker.ports.system.disk import RealDisk
-from region_broker.records.batches import Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.region.failover.log_surgery import given_up_tails, quarantined_tail
 from region_broker.region.failover.quarantine_store import (
+    CHUNK_BYTES,
     QuarantineDamaged,
     QuarantineStore,
     ReadBatches,
@@ -61,8 +64,9 @@ async def test_a_tail_is_kept_verbatim_with_its_provenance(store: QuarantineStor
 
 
 def led(offset: int, leader_epoch: int) -> bytes:
-    """Return a batch that was appended under a leader epoch."""
-    data = bytearray(build_batch([Record(None, b"value")]))
+    """Return a batch that was appended under a leader epoch, by a producer of that number."""
+    origin = Origin(ProducerId(leader_epoch), ProducerEpoch(0), SequenceNumber(0))
+    data = bytearray(build_batch([Record(None, b"value")], origin=origin))
     stamp(data, 0, base_offset=offset, leader_epoch=leader_epoch)
     return bytes(data)
 
@@ -88,9 +92,31 @@ async def test_INV_LO9_what_a_later_leader_of_the_region_had_passed_over_is_no_l
     longer = msgspec.structs.replace(named, first_offset=41, last_offset=41)
     await store.move_in(longer, lambda offset: led(offset, older))
     tail = await quarantined_tail(store, store.tails(), elected_clean=elected_clean)
-    found = {(batch.header.base_offset, batch.header.leader_epoch) for batch in tail.batches}
+    found = {
+        (offset, known.producer_id)
+        for known in tail.ranges()
+        for offset in range(known.first_offset, known.last_offset + 1)
+    }
     assert (40, later) in found
     assert ((40, older) in found, (41, older) in found) == (is_found, is_found)
+
+
+async def test_INV_LO10_others_are_served_while_a_piece_of_a_tail_is_counted(
+    store: QuarantineStore,
+) -> None:
+    """A piece is a mebibyte, and has as many batches as producers that wait for each of theirs make of it."""
+    count, turns = 10 * YIELD_ROWS, 0
+    piece = b"".join(led(40 + number, 5) for number in range(count))
+    assert len(piece) < CHUNK_BYTES
+    named = msgspec.structs.replace(NAMED, last_offset=39 + count)
+    await store.move_in(named, lambda _offset: piece)
+    async with asyncio.TaskGroup() as tasks:
+        counting = tasks.create_task(quarantined_tail(store, store.tails()))
+        while not counting.done():
+            await asyncio.sleep(0)
+            turns += 1
+    assert counting.result().plain_record_count() == count
+    assert turns >= 10
 
 
 async def test_INV_Q2_a_tail_that_was_moved_survives_a_power_loss() -> None:
@@ -209,7 +235,7 @@ def test_INV_DK6_so_does_a_statement_that_is_made_again() -> None:
     takeover = Takeover(
         "main", "eu", "us", region_epoch=RegionEpoch(17), planned=False, last_heard_ms=0
     )
-    statement = make_statement(takeover, EMPTY_CUT, [], Tail((), ()), now_wall_ms=1)
+    statement = make_statement(takeover, EMPTY_CUT, [], Tail(), now_wall_ms=1)
     at, has_died = 0, True
     while has_died:
         disk = SimulatedDisk()
@@ -229,8 +255,7 @@ def test_INV_QS2_the_first_statement_of_a_region_epoch_stays(store: QuarantineSt
         "main", "eu", "us", region_epoch=RegionEpoch(17), planned=False, last_heard_ms=0
     )
     first, second = (
-        make_statement(takeover, EMPTY_CUT, [], Tail((), ()), now_wall_ms=wall_ms)
-        for wall_ms in (1, 2)
+        make_statement(takeover, EMPTY_CUT, [], Tail(), now_wall_ms=wall_ms) for wall_ms in (1, 2)
     )
     store.keep_statement(first)
     store.keep_statement(second)

@@ -3,10 +3,15 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from geo_replicator.cut_rounds import RoundPhase
 from geo_replicator.link.core import LinkState
+from geo_replicator.topology import MirrorTopic
 from idempotency.identity import LeaderEpoch
+from region_broker.controller.metadata_commands import SetTopicConfigs
 from region_broker.partitions.disk_room import DiskRoom
+from region_broker.region.mirror.region_link import PeerPrimarySession
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.tidemarks.cut_leader import CutLeader
 from tests.fixtures.linked_regions import Site, primary_and_mirror, running, values_in
@@ -34,6 +39,35 @@ async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path
             assert ours.sight.visible_end == theirs.high_watermark
         assert mirror.tidemarks.claim() == primary.tidemarks.claim()
         assert mirror.tidemarks.claim().point == point
+
+
+async def test_INV_LK10_what_is_copied_comes_behind_the_config_that_it_was_written_under(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic is sealed and written to; the primary is lost while its registry is on its way to us."""
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        topic = await primary.create_topic("orders")
+        _ = mirror.mirror(tasks, await primary.listen())
+        point = await leader.final_round()
+        await until(lambda: mirror.link.reached >= point, what="the tidemark is reached")
+        registry, asked, may_come = PeerPrimarySession.registry, asyncio.Event(), asyncio.Event()
+
+        async def held(session: PeerPrimarySession) -> tuple[int, tuple[MirrorTopic, ...]]:
+            asked.set()
+            await may_come.wait()
+            return await registry(session)
+
+        monkeypatch.setattr(PeerPrimarySession, "registry", held)
+        sealed = {"tidemark.encryption": "orders"}
+        await primary.metadata.apply(SetTopicConfigs(topic.topic_id, sealed))
+        await primary.produce("orders", b"a")
+        later = await leader.final_round()
+        await asked.wait()
+        assert mirror.partition("orders").log_end_offset == 0
+        assert mirror.link.reached == point
+        may_come.set()
+        await until(lambda: mirror.link.reached >= later, what="the next one")
+        assert mirror.metadata.image.topics["orders"].configs == sealed
 
 
 # Holds INV-CL2.

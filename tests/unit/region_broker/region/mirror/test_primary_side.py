@@ -32,12 +32,13 @@ from region_broker.region.peers.protocol import (
     Frame,
     FrameKind,
     LogEpochEnd,
+    PeerRefused,
     SyncTopics,
     TopicRegistry,
 )
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
-from tests.fixtures.linked_regions import REGION_EPOCH, Site
+from tests.fixtures.linked_regions import REGION_EPOCH, PlayedIdentity, Site
 from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.page_cache import answered_from_disk, answered_from_memory
 from tests.fixtures.waiting import until
@@ -103,6 +104,21 @@ async def turns() -> None:
     """Let everything run that can."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+async def test_INV_SO9_a_history_in_dispute_tells_no_users_and_no_topics(tmp_path: Path) -> None:
+    """Its folder is an older copy: what was removed since is in force there again."""
+    primary = Site(tmp_path, "primary")
+    mirror = PlayedIdentity("mirror").hello()
+    session, asked = PeerSession(1, "test", mirror), SyncTopics(region_epoch=REGION_EPOCH)
+    _ = await primary.source._sync_topics(session, asked, memoryview(b""))
+    primary.source.doubt = lambda: "a log is lost"
+    _ = await primary.source._sync_topics(session, asked, memoryview(b""))
+    primary.source.dispute = lambda: "it does not hold what region mirror was shown"
+    with pytest.raises(PeerRefused, match="until an operator has chosen"):
+        await primary.source._sync_topics(session, asked, memoryview(b""))
+    primary.source.promised_to = lambda: "mirror"
+    _ = await primary.source._sync_topics(session, asked, memoryview(b""))
 
 
 async def test_INV_SO5_what_moves_is_gathered(tmp_path: Path) -> None:
