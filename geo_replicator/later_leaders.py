@@ -6,7 +6,7 @@ INV-LO9  where nodes of one region hold different batches at one place, under le
 
 1. A node appends a batch, and dies before another one has it. 2. The next leader appends others at the same offsets, which are
 acknowledged. 3. Another region takes over, and both nodes return: each cuts off its own.
-Not here: what a tail holds (`loss`).
+Not here: what a tail holds (`tail`).
 """
 
 from collections import defaultdict

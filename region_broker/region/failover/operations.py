@@ -562,7 +562,7 @@ class FailoverOperations:
                 complete=complete and is_all and not passed_over,
                 cause=cause,
             )
-            self._losses[key] = count_losses(quarantined, statement)
+            self._losses[key] = await asyncio.to_thread(count_losses, quarantined, statement)
         return self._losses[key]
 
 

@@ -28,6 +28,10 @@ _TOO_LARGE: Final = (
     "the primary's users, ACLs, quotas and tokens have {} bytes, of which an older version took more, and a region of several nodes takes over"
     " some {}: nothing is shown that is under them. Remove some at the primary"
 )
+_OLDER_COPY: Final = (
+    "the primary's users and ACLs are those of change {}, and change {} of the same region epoch is here: it goes on with an older copy of its"
+    " data folder. Nothing is taken from it: see docs/runbooks/region_return.md"
+)  # INV-SO9
 TakeAccess: TypeAlias = Callable[[Access, int], Awaitable[None]]
 """Takes what a region says, and of which region epoch's history that is known to be, -1: not told."""
 
@@ -39,9 +43,12 @@ async def no_access_taken(_access: Access, _access_epoch: int) -> None:
 class MirrorAccess:
     """Takes over what the primary says; raises `LinkFailed` where it cannot be kept here."""
 
-    def __init__(self, metadata: MetadataSide, *, of_older_epoch: bool = False) -> None:
-        """Keep it in `metadata`; `of_older_epoch`: what is there is known of an older region epoch than the primary's."""
+    def __init__(
+        self, metadata: MetadataSide, *, of_older_epoch: bool = False, of_its_epoch: bool = False
+    ) -> None:
+        """Keep it in `metadata`; `of_older_epoch`, `of_its_epoch`: what is there is known of an older region epoch than the primary's, or of that one."""
         self._metadata = metadata
+        self._of_its_epoch = of_its_epoch
         self._of_older_epoch = of_older_epoch
 
     async def take(self, access: Access, _access_epoch: int = -1) -> None:
@@ -50,12 +57,14 @@ class MirrorAccess:
         if access == ours:
             self._of_older_epoch = False
             return
+        if self._of_its_epoch and access.number < ours.number:
+            raise LinkFailed(_OLDER_COPY.format(access.number, ours.number))
         await _check_quotas(access)
         await to_its_end(self._take(access))
         if self._of_older_epoch and (lost := named(undone(ours, access))):
             _log.warning(
-                "users, ACLs, quotas and tokens are as at the region that has taken over, which had not heard of all that was here (INV-MAC1)."
-                " Order anew what is to count again: %s",
+                "users, ACLs, quotas and tokens are as at the region that has taken over (INV-MAC1). These were otherwise here, as they were"
+                " changed here and not heard of there, or changed there since. Look at each, and order anew what is to count again: %s",
                 lost,
             )
         self._of_older_epoch = False

@@ -210,8 +210,9 @@ def taking_of(
     of which region epoch's history access is here (INV-QM3).
     """
     if not term.from_donor:
-        is_older = 0 <= access_epoch < term.region_epoch
-        return Taking(MirrorAccess(metadata, of_older_epoch=is_older).take)
+        is_older = 0 < access_epoch < term.region_epoch  # 0: nothing was reached here yet
+        is_same = access_epoch == term.region_epoch
+        return Taking(MirrorAccess(metadata, of_older_epoch=is_older, of_its_epoch=is_same).take)
     configs = NewerConfigs(metadata, followed_version)
     take_access = NewerAccess(metadata, access_epoch, term.region_epoch)
     return Taking(take_access, configs, lambda: configs.version)

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from geo_replicator.ports import LinkFailed
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.access_commands import FollowAccess
 from region_broker.region.mirror.lost_access import named, undone
@@ -62,6 +63,9 @@ OURS = changed(
 )
 
 
+LATER = changed(OURS, AccessChange(acls_removed=(acl("User:new"),)))
+
+
 def test_what_is_undone_makes_what_is_theirs_ours_again() -> None:
     again = changed(THEIRS, undone(OURS, THEIRS))
     assert again == OURS
@@ -97,8 +101,8 @@ async def test_INV_MAC1_a_region_that_returns_tells_by_name_what_is_undone(
 @pytest.mark.parametrize(
     ("said", "access_epoch"),
     [
-        pytest.param((THEIRS,), 17, id="one that followed already"),
-        pytest.param((THEIRS,), -1, id="a new one"),
+        pytest.param((LATER,), 17, id="one that followed already"),
+        pytest.param((THEIRS,), 0, id="a new one"),
         pytest.param((OURS, THEIRS), 8, id="what changes later"),
     ],
 )
@@ -106,6 +110,14 @@ async def test_INV_MAC1_what_a_primary_changes_is_no_loss(
     caplog: pytest.LogCaptureFixture, said: tuple[Access, ...], access_epoch: int
 ) -> None:
     assert await told(caplog, *said, access_epoch=access_epoch) == ""
+
+
+async def test_INV_SO9_of_one_region_epoch_nobody_goes_back_to_older_access(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """1. The data folder of the primary is put back to an older copy. 2. It connects to a mirror before another one that knows better is heard."""
+    with pytest.raises(LinkFailed, match=r"those of change 1, and change 2 of the same"):
+        await told(caplog, THEIRS, access_epoch=17)
 
 
 def test_INV_MAC1_of_a_great_many_the_first_are_named() -> None:
