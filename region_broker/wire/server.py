@@ -7,7 +7,7 @@ INV-WS2  a peer that does not read its answers is not read from, and cut off aft
         that sends half a frame is cut off after FRAME_TIMEOUT_MS
 INV-WS3  whatever one connection does, the others go on; only an AssertionError (our bug) leaves `run`, to
         end the process
-INV-WS4  only a waiting Fetch is given up when its peer has gone: every other handler runs to its end
+INV-WS4  only a Fetch that waits, and the search for a pattern (INV-HPT1), are given up when their peer has gone: every other handler runs to its end
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
 INV-WS9  a connection that is throttled is left unread for that time and begins nothing, as Kafka does since KIP-219; its answers are
          sent at once, and nobody else waits
