@@ -98,6 +98,7 @@ class _Link:
     settled: asyncio.Event | None = None  # wakes who waits for the two
     group: asyncio.TaskGroup | None = None
     reader: asyncio.Task[None] | None = None
+    serving: asyncio.Task[None] | None = None
 
     async def until_settled(self) -> None:
         """Wait until all that was begun directly is answered and on its way."""
@@ -124,7 +125,7 @@ class _Link:
 
     def let_go(self) -> None:
         """Hold nothing that holds this connection, which has ended: it is freed now (INV-PN7)."""
-        self.group = self.reader = None
+        self.group = self.reader = self.serving = None
         self.core.let_go()
 
     def shut(self) -> None:
@@ -230,12 +231,17 @@ class KafkaServer:
             self._answered.clear()
             await self._answered.wait()
 
-    def end_unanswered(self) -> int:
-        """Cut off the connections that a request was begun of and not answered; return how many."""
+    def end_unanswered(self, *, cancels: bool = False) -> int:
+        """Cut off the connections that a request was begun of and not answered; return how many.
+
+        `cancels`: nor is what was begun awaited, but where half of it must not be left (INV-UB1).
+        """
         owing = [link for link in self._links if link.core.owes]
         for link in owing:
             link.stop_reading()
             link.stream.abort()
+            if cancels and link.serving is not None:
+                link.serving.cancel()
         return len(owing)
 
     def serve_by(self, answer: Answer, begin: Begin | None, metrics: Metrics) -> None:
@@ -325,8 +331,9 @@ class KafkaServer:
             self.on_certificate(state.identity, "")
         peer = Peer(self._numbering.next(), stream.peer, self._numbering, state)
         link = _Link(
-            stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
-        )
+            stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms(),
+            serving=asyncio.current_task(),
+        )  # fmt: skip
         link.core.on_hand_back = partial(self._note_held, link)
         if state.must_log_in:
             self._wait_for_login(link)
