@@ -3,6 +3,9 @@
 INV-NHO1  a node that hands over begins no request any more, and answers what is under way, before it resigns: what is written then is
           answered as ever. What waits for others longer than that is answered as by a coordinator that moves. It ends as at a clean
           stop, but for its Kafka port: whoever comes next serves the same connections (`growing_node`)
+INV-NHO2  what is not answered by ANSWERED_S_MAX is cut off, and cancelled UNDER_WAY_S_MAX later: a request that waits for a region that is gone
+          does not keep a node from handing over. Only what must not be left half (INV-UB1) does: it works on files that the next node opens
+          (INV-GRN2)
 Not here: what else ends with a node (`node`).
 """
 
@@ -73,4 +76,8 @@ async def end_requests(kafka: KafkaServer, role: RegionRole, deadlines: Deadline
     except TimeoutError:
         count = kafka.end_unanswered()
         _log.warning("%d connections are ended: what they wait for does not end here", count)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UNDER_WAY_S_MAX):
+                await kafka.until_answered()
+        kafka.end_unanswered(cancels=True)
         await kafka.until_answered()

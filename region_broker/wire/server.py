@@ -7,7 +7,7 @@ INV-WS2  a peer that does not read its answers is not read from, and cut off aft
         that sends half a frame is cut off after FRAME_TIMEOUT_MS
 INV-WS3  whatever one connection does, the others go on; only an AssertionError (our bug) leaves `run`, to
         end the process
-INV-WS4  only a waiting Fetch is given up when its peer has gone: every other handler runs to its end
+INV-WS4  only a Fetch that waits, and the search for a pattern (INV-HPT1), are given up when their peer has gone: every other handler runs to its end
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
 INV-WS9  a connection that is throttled is left unread for that time and begins nothing, as Kafka does since KIP-219; its answers are
          sent at once, and nobody else waits
@@ -108,6 +108,7 @@ class _Link:
     settled: asyncio.Event | None = None  # wakes who waits for the two
     group: asyncio.TaskGroup | None = None
     reader: asyncio.Task[None] | None = None
+    serving: asyncio.Task[None] | None = None
 
     async def until_settled(self) -> None:
         """Wait until all that was begun directly is answered and on its way."""
@@ -134,7 +135,7 @@ class _Link:
 
     def forget(self) -> None:
         """Hold nothing that holds this connection, which has ended: it is freed now (INV-PN7)."""
-        self.group = self.reader = self.mute = self.let_go = None
+        self.group = self.reader = self.mute = self.let_go = self.serving = None
         self.core.let_go()
 
     def shut(self) -> None:
@@ -297,12 +298,17 @@ class KafkaServer:
             self._answered.clear()
             await self._answered.wait()
 
-    def end_unanswered(self) -> int:
-        """Cut off the connections that a request was begun of and not answered; return how many."""
+    def end_unanswered(self, *, cancels: bool = False) -> int:
+        """Cut off the connections that a request was begun of and not answered; return how many.
+
+        `cancels`: nor is what was begun awaited, but where half of it must not be left (INV-UB1).
+        """
         owing = [link for link in self._links if link.core.owes]
         for link in owing:
             link.stop_reading()
             link.stream.abort()
+            if cancels and link.serving is not None:
+                link.serving.cancel()
         return len(owing)
 
     def serve_by(self, answer: Answer, begin: Begin | None, metrics: Metrics) -> None:
@@ -394,8 +400,9 @@ class KafkaServer:
             self.on_certificate(state.identity, "")
         peer = Peer(self._numbering.next(), stream.peer, self._numbering, state)
         link = _Link(
-            stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
-        )
+            stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms(),
+            serving=asyncio.current_task(),
+        )  # fmt: skip
         link.core.on_hand_back = partial(self._note_held, link)
         if state.must_log_in:
             self._wait_for_login(link)

@@ -12,7 +12,8 @@ INV-HD8  a node that gave up a leadership for which its metadata still name it (
 INV-HD9  where there are quotas each request is charged when it is answered, or ends its connection, and a Produce when it comes; the answer
          says for how long its connection is left unread. Without quotas nothing is measured
 INV-HD10 of answers that list all that there is, or what a large request names, LISTINGS_AT_ONCE_MAX are made at once, while there is room in the
-         memory budget: from before the request is decoded until its answer is written. On each connection it is one (`wire.connection`)
+         memory budget: from before a large request is decoded, or a small one executed, until its answer is written. On each connection it
+         is one (`wire.connection`)
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -23,8 +24,8 @@ Not here: sockets and order of answers (`wire.server`), the APIs (their own file
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -37,6 +38,7 @@ from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
 from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.error_log import ErrorLog
+from region_broker.handlers.dispatch.listing_places import ListingPlace, ListingPlaces
 from region_broker.handlers.dispatch.not_led_here import (
     OF_PARTITIONS,
     RULES,
@@ -51,7 +53,6 @@ from region_broker.handlers.dispatch.registry import (
     Fields,
     Finish,
     Written,
-    always,
 )
 from region_broker.handlers.dispatch.services import (
     ForwardingFailed,
@@ -60,12 +61,7 @@ from region_broker.handlers.dispatch.services import (
 )
 from region_broker.handlers.dispatch.throttling import metered, settled
 from region_broker.handlers.dispatch.whole_errors import error_for_all
-from region_broker.limits import (
-    FRAME_TIMEOUT_MS,
-    FREE_HELD_BYTES,
-    LISTINGS_AT_ONCE_MAX,
-    SMALL_LISTING_BYTES,
-)
+from region_broker.limits import FREE_HELD_BYTES, SMALL_LISTING_BYTES
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
@@ -112,6 +108,16 @@ class _Begun:
     waits_until_s: float = 0.0
     """Until when it waits for somebody who can execute it, by the loop's clock; 0: not at all."""
 
+    @property
+    def is_led_elsewhere(self) -> bool:
+        """Return whether only another node of the region may execute it."""
+        return self.rule is not None and self.rule.what is not Elsewhere.HERE
+
+    @property
+    def is_for_here(self) -> bool:
+        """Return whether this node executes it."""
+        return not (self.is_led_elsewhere or self.forwards)
+
 
 class _NobodyYet(Exception):
     """Nobody can execute a request now, and it may wait until somebody can (INV-HD6)."""
@@ -125,7 +131,7 @@ class Dispatcher:
         self._services = services
         self._table = table
         self._error_log = ErrorLog(services.clock)
-        self._listings = asyncio.Semaphore(LISTINGS_AT_ONCE_MAX)
+        self._listings = ListingPlaces(services.memory, services.clock)
         self._clock: Callable[[], float] | None = None
         self._without_task = {key: api for key, api in table.by_key.items() if api.begin}
 
@@ -205,7 +211,7 @@ class Dispatcher:
         is_of_leader = not self._services.leads and RULES[api.key].what is not Elsewhere.HERE
         if is_of_leader and self._is_led_apart(api):
             is_of_leader = False  # by partition (INV-HLA1)
-        elif api.forward and not self._services.region.acting:
+        elif self._goes_elsewhere(api):
             return False
         if is_of_leader and api.at_followers is None:
             return False
@@ -279,33 +285,26 @@ class Dispatcher:
     async def _serve(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
         if incoming.version not in api.versions:
             return await self._unsupported(api, incoming)
-        forwards = api.forward and not self._services.region.acting
-        if api.lists is None or forwards or _is_judged_later(api, incoming):
-            return await self._served(api, incoming)
-        async with self._listing(api):
-            return await self._served(api, incoming)
+        if api.lists is None:
+            return await self._served(api, incoming, None)
+        with self._listings.of(api.name) as place:
+            return await self._served(api, incoming, place)
 
-    @asynccontextmanager
-    async def _listing(self, api: Api) -> AsyncIterator[None]:
-        """Let a request be answered that lists very much, once few others are (INV-HD10)."""
-        services = self._services
-        async with self._listings:
-            if not await services.memory.wait_room(services.clock, FRAME_TIMEOUT_MS):
-                raise CloseConnection(
-                    f"there was no memory to answer {api.name} for {FRAME_TIMEOUT_MS} ms (request_memory_bytes)"
-                )
-            yield
-
-    async def _served(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
+    async def _served(
+        self, api: Api, incoming: Incoming, place: ListingPlace | None
+    ) -> AnswerBytes | None:
         header = _header(incoming)
         ctx = self._context(incoming, header.client_id)
+        ctx.listing = place
         try:
-            begun = await self._begun(api, ctx, incoming.frame[header.body_start :])
+            begun = await self._begun(api, ctx, incoming.frame, header.body_start)
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
         try:
             while True:
                 try:
+                    if place is not None:
+                        begun = await self._placed(api, incoming, begun, place)
                     return await self._executed(api, ctx, incoming, begun, header.body_start)
                 except _NobodyYet:
                     pass
@@ -315,11 +314,28 @@ class Dispatcher:
             if begun.held is not None:
                 _let_begin(ctx.connection_state, begun.held)
 
+    async def _placed(
+        self, api: Api, incoming: Incoming, begun: "_Begun", place: ListingPlace
+    ) -> "_Begun":
+        """Have a request that is executed here, and lists much, take its place, and no other one keep it (INV-HLP1).
+
+        Behind a wait it is judged anew: this node may not lead any more.
+        """
+        assert api.lists is not None, "only what lists has a place"
+        lists_much = _is_large(incoming.frame) or api.lists(begun.request)
+        while lists_much and begun.is_for_here:
+            if place.is_taken:
+                return begun
+            await place.take()
+            begun = self._judged(api, begun.request, begun.held, begun.waits_until_s)
+        place.leave()
+        return begun
+
     async def _executed(
         self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun", body_start: int
     ) -> AnswerBytes | None:
         """Answer a request, by whoever must execute it; raises `_NobodyYet`."""
-        if begun.rule is not None and begun.rule.what is not Elsewhere.HERE:
+        if begun.is_led_elsewhere:
             return await self._led_elsewhere(api, ctx, incoming, begun, body_start)
         if begun.forwards:
             if self._begins_to_act():
@@ -328,9 +344,6 @@ class Dispatcher:
                 return await self._forward(api, ctx, incoming, begun, body_start)
         if api.waits:
             incoming.hand_back()
-        if _is_judged_later(api, incoming) and api.lists is not None and api.lists(begun.request):
-            async with self._listing(api):
-                return await self._answered(api, ctx, incoming, begun)
         return await self._answered(api, ctx, incoming, begun)
 
     async def _answered(
@@ -378,7 +391,9 @@ class Dispatcher:
             self._error_log.disk(api.name, ctx.peer)
             return fields
 
-    async def _begun(self, api: Api, ctx: RequestContext, body: memoryview) -> "_Begun":
+    async def _begun(
+        self, api: Api, ctx: RequestContext, frame: memoryview, body_start: int
+    ) -> "_Begun":
         """Decode a request in the order of its connection.
 
         Between the return and the first await of what follows nothing else of that connection begins:
@@ -388,20 +403,30 @@ class Dispatcher:
         order = await _in_turn(state)
         held = None
         try:
+            if ctx.listing is not None and _is_large(frame) and not self._goes_elsewhere(api):
+                # What comes behind it waits as well, or this one might be decoded while that is (INV-HW1).
+                order = order or await _order_of(state)
+                await ctx.listing.take()
             try:
-                request = decode_request(api.key, ctx.version, body)
+                request = decode_request(api.key, ctx.version, frame[body_start:])
                 if not (api.forward and self._begins_to_act()):
                     return self._judged(api, request, None)
                 order = order or await _order_of(state)
             except ManyElements:
                 ctx.is_large = True
                 order = order or await _order_of(state)
-                request = await run_yielding(request_pieces(api.key, ctx.version, body))
+                request = await run_yielding(
+                    request_pieces(api.key, ctx.version, frame[body_start:])
+                )
             held = order if api.forward else None
             return self._judged(api, request, held)
         finally:
             if order is not None and held is None:
                 _let_begin(state, order)
+
+    def _goes_elsewhere(self, api: Api) -> bool:
+        """Return whether requests of that kind go to another region, but for those that are this node's own."""
+        return api.forward and not self._services.region.acting
 
     def _begins_to_act(self) -> bool:
         """Return whether this node is about to take writes (INV-HD7)."""
@@ -418,7 +443,7 @@ class Dispatcher:
         """Say whose a request is that is sound: the primary region's, where this is another one, or the leading node's."""
         is_own = api.is_own is not None and api.is_own(request)
         is_own = is_own or self._is_led_apart(api)
-        forwards = api.forward and not is_own and not self._services.region.acting
+        forwards = self._goes_elsewhere(api) and not is_own
         rule = None
         if not (self._services.leads or is_own or self._serves_as_follower(api, request)):
             rule = rule_of(api.key, request)
@@ -548,9 +573,9 @@ class Dispatcher:
         return await _encoded(incoming, fields_or_none)
 
 
-def _is_judged_later(api: Api, incoming: Incoming) -> bool:
-    """Return whether a request names few things, or all: which, is known once it is decoded."""
-    return api.lists not in (None, always) and len(incoming.frame) <= SMALL_LISTING_BYTES
+def _is_large(frame: memoryview) -> bool:
+    """Return whether a request that may list names so much that it lists, whatever it asks for: known before it is decoded."""
+    return len(frame) > SMALL_LISTING_BYTES
 
 
 def _charge_unanswered(incoming: Incoming) -> None:

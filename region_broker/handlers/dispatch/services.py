@@ -480,6 +480,18 @@ class Services:
         return self.region.change()
 
 
+class Place(Protocol):
+    """That of one request among those that list much, which few have at once (`listing_places`)."""
+
+    async def take(self) -> None:
+        """Return once it has one, also where it has one already; raises `CloseConnection` when that takes too long."""
+        ...
+
+    def leave(self) -> None:
+        """Let another one have it, if this one has it."""
+        ...
+
+
 class RequestContext(msgspec.Struct):
     """One request: where it came from and what it was addressed to."""
 
@@ -503,6 +515,8 @@ class RequestContext(msgspec.Struct):
     """What it is charged by; None where there are no quotas."""
     is_large: bool = False
     """Whether it has more elements than are read in one step of the loop."""
+    listing: Place | None = None
+    """Its place among those that list much, taken or not (INV-HLP1); None where its API never does."""
 
     @property
     def identity(self) -> Identity:

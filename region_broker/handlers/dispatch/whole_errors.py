@@ -22,5 +22,7 @@ async def error_for_all(
     assert on_error is not None, "such a request has no answer of errors"
     if not ctx.is_large:
         return on_error(ctx, request, error_code)
+    if ctx.listing is not None:
+        ctx.listing.leave()  # it lists nothing, and others may be before it (INV-HLP1)
     async with ctx.services.errors_turn:
         return await to_its_end(asyncio.to_thread(on_error, ctx, request, error_code))

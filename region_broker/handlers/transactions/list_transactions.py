@@ -1,28 +1,32 @@
 """ListTransactions (66), versions 0-2 (KIP-664).  v1: by duration (KIP-994).  v2: by pattern (KIP-1152).
 
 INV-HLT1 a pattern is matched with what who asks may see alone, in a thread, and one at a time: many keep no thread from who else needs one
+INV-HLT2 a pattern takes PATTERN_S_MAX at most, its turn included, and ends with its client: else one that takes hours kept everybody else's from its
+         turn, and its node from its end. Who waits for the turn has neither a place among those that list (INV-HLP1) nor any transaction in hand
 Source: TransactionStateManager.scala `listTransactionStates`.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from idempotency.ledger_records import TransactionRecord
+from region_broker.groups.modern.patterns.matching import those_in_a_thread
 from region_broker.groups.modern.patterns.regex_syntax import RegexRefused
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import sees
+from region_broker.handlers.dispatch.patience import while_wanted
 from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import STATE_NAMES, error_number
-from region_broker.ports.unbroken import to_its_end
 from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
 
+PATTERN_S_MAX: Final = 30
+"""As long as a client waits for an answer, unless it is told otherwise (`request.timeout.ms`). 50,000 ids of forty letters take some two seconds."""
 _KNOWN_STATES: Final = frozenset(STATE_NAMES.values())
 
 
@@ -30,26 +34,53 @@ async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
     """Return the transactional ids that pass every filter; states that do not exist are named."""
     check_count("ListTransactions", len(request.state_filters) + len(request.producer_id_filters))
     unknown = [name for name in request.state_filters if name not in _KNOWN_STATES]
-    found = ctx.services.txn_admin.listing()
-    if isinstance(found, TxnVerdict):
-        return _answer(error_number(found), unknown)
-    included = _filter(request, ctx.services.clock.wall_ms())
     pattern = getattr(request, "transactional_id_pattern", None)
     try:
-        regex = TopicRegex(pattern) if pattern else None
+        if pattern:
+            chosen = await _matching(ctx, request, TopicRegex(pattern))
+        else:
+            chosen = await _chosen(ctx, request)
     except RegexRefused:
         return _answer(ErrorCode.invalid_regular_expression, unknown)
+    except TimeoutError:
+        return _answer(ErrorCode.request_timed_out, unknown)
+    if isinstance(chosen, TxnVerdict):
+        return _answer(error_number(chosen), unknown)
+    return _answer(0, unknown, [_row(record) for record in chosen])
+
+
+async def _chosen(ctx: RequestContext, request: Any) -> list[TransactionRecord] | TxnVerdict:
+    """Return what passes every filter but the pattern, of what who asks may see."""
+    found = ctx.services.txn_admin.listing()
+    if isinstance(found, TxnVerdict):
+        return found
+    included = _filter(request, ctx.services.clock.wall_ms())
     yielding, chosen = CooperativeYield(), []
     for record in found:
         await yielding.row()
         name = record.transactional_id
         if included(record) and sees(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
             chosen.append(record)
-    if regex is not None and chosen:
+    return chosen
+
+
+async def _matching(
+    ctx: RequestContext, request: Any, regex: TopicRegex
+) -> list[TransactionRecord] | TxnVerdict:
+    """Return those of `_chosen` that match; raises `TimeoutError` (INV-HLT2)."""
+    place = ctx.listing
+    assert place is not None, "what lists has a place"
+    place.leave()
+    async with while_wanted(ctx, PATTERN_S_MAX), ctx.services.patterns_turn:
+        await place.take()
+        chosen = await _chosen(ctx, request)
+        if isinstance(chosen, TxnVerdict) or not chosen:
+            return chosen
         # Linear per id, but ids may be long and many: not on the event loop.
-        async with ctx.services.patterns_turn:
-            chosen = await to_its_end(asyncio.to_thread(_matching, regex, chosen))
-    return _answer(0, unknown, [_row(record) for record in chosen])
+        matched = frozenset(
+            await those_in_a_thread(regex, [each.transactional_id for each in chosen])
+        )
+    return [each for each in chosen if each.transactional_id in matched]
 
 
 def _row(record: TransactionRecord) -> Fields:
@@ -57,10 +88,6 @@ def _row(record: TransactionRecord) -> Fields:
         "transactional_id": record.transactional_id, "producer_id": record.producer_id,
         "transaction_state": STATE_NAMES[record.status],
     }  # fmt: skip
-
-
-def _matching(regex: TopicRegex, records: list[TransactionRecord]) -> list[TransactionRecord]:
-    return [record for record in records if regex.matches(record.transactional_id)]
 
 
 def _filter(request: Any, now_ms: int) -> Callable[[TransactionRecord], bool]:

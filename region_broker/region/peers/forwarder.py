@@ -490,7 +490,7 @@ class ForwardTarget:
             state = ConnectionState(hop=hop, met_at=_NOBODY if hop is Hop.REGION else None)
             peer = Peer(_number(message), message.client_address, self._numbering(message), state)
             self._clients[session] = peer
-            session.on_close(peer.state.end)
+            session.on_close(partial(_end, peer))
         peer.state.identity = _identity_of(message)
         peer.numbering.newest = max(
             peer.numbering.newest,
@@ -570,6 +570,13 @@ class ForwardTarget:
             NOT_LEADING,
             f"the request was forwarded under leader epoch {leader_epoch}, this node {leads}",
         )
+
+
+def _end(peer: Peer) -> None:
+    """End what was bound to a client's connection, and give up what nobody else waits for (INV-HPT1)."""
+    peer.state.end()
+    for waiting in tuple(peer.waiting):
+        waiting.give_up()
 
 
 def _nobody_hears() -> None:

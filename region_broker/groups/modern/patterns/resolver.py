@@ -4,24 +4,21 @@ INV-NX1  the event loop is not held up: what would take long runs in a thread, o
 INV-NX2  ledgers are topics that no pattern stands for
 INV-NX6  a group has few patterns, and one turn among all groups that wait for theirs; nothing is looked up for who is no member
 INV-NX7  a pattern that is quick waits for no thread that is at another one
-INV-NX9  a thread that nobody waits for any more looks at no further name: whoever asked is gone, or the node changes its role or ends, which waits for
-         it
-Not here: the syntax (`topic_regex`), what a change of topics means (`target`).
+Not here: the syntax (`topic_regex`), what a thread does (`matching`), what a change of topics means (`target`).
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from threading import Event
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
 from region_broker.groups.modern.messages import Refused
+from region_broker.groups.modern.patterns.matching import those_in_a_thread
 from region_broker.groups.modern.patterns.regex_syntax import RegexRefused
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.ports import Topic
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.ports.unbroken import to_its_end
 
 COMPILED_MAX: Final = 1_000
 INLINE_STEPS_MAX: Final = 20_000  # letters of all names times states: about 10 ms at worst
@@ -82,17 +79,11 @@ class Patterns:
             regex, topics = self._regex(pattern), self._topics
             self._in_thread = pattern
             try:
-                found = await self._in_a_thread(regex)
+                found = await those_in_a_thread(regex, self._names)
             finally:
                 self._in_thread = None
             if self._topics is topics:
                 self._resolved[pattern] = found
-
-    async def _in_a_thread(self, regex: TopicRegex) -> tuple[str, ...]:
-        """Return which names match; whoever waits may be gone by then: the next one waits for the thread all the same, and not for long (INV-NX9)."""
-        is_given_up = Event()
-        names = _until(is_given_up, self._names)
-        return await to_its_end(asyncio.to_thread(regex.those_of, names), is_given_up.set)
 
     def _look(self) -> None:
         """Forget what patterns stood for if the topics are others now."""
@@ -123,11 +114,3 @@ class Patterns:
             if len(self._compiled) > COMPILED_MAX:
                 self._compiled.popitem(last=False)
         return regex
-
-
-def _until(is_given_up: Event, names: Iterable[str]) -> Iterator[str]:
-    """Yield names for as long as somebody waits for what comes of them."""
-    for name in names:
-        if is_given_up.is_set():
-            return
-        yield name

@@ -3,13 +3,14 @@
 INV-RX1  whether a name matches costs at most `TOPIC_REGEX_STATES_MAX` steps per character: no
          backtracking, whatever a client sends
 INV-RX3  what was remembered while names were matched is forgotten behind them: a pattern that is kept is as small as its text
+INV-RX4  meanwhile it is bounded by states, not by sets of them: such a set has as many as the pattern, and nothing counts what they take
 
 KIP-848 lets a client subscribe by a pattern that the broker resolves; Kafka uses RE2/J and matches whole names.
 Matching is a simulated automaton (Thompson) whose steps are remembered.
 Not here: the syntax (`regex_syntax`), when topics are resolved (`resolver`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,7 +28,8 @@ from region_broker.groups.modern.patterns.regex_syntax import (
 )
 from region_broker.limits import TOPIC_REGEX_BYTES_MAX, TOPIC_REGEX_STATES_MAX
 
-_REMEMBERED_MAX: Final = 5_000
+_REMEMBERED_STATES_MAX: Final = 300_000
+"""States of all sets that are remembered, some 30 bytes each; a pattern that people write meets sets of a few."""
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class TopicRegex:
         self._begin = frozenset((begin,))
         self._closures: dict[tuple[frozenset[int], bool, bool, bool], frozenset[int]] = {}
         self._moves: dict[tuple[frozenset[int], str], frozenset[int]] = {}
+        self._remembered_states = 0
 
     @property
     def state_count(self) -> int:
@@ -137,9 +140,20 @@ class TopicRegex:
     def those_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names that match, and forget what was remembered for that (INV-RX3)."""
         found = tuple(name for name in names if self.matches(name))
+        self._forget()
+        return found
+
+    def _forget(self) -> None:
         self._closures.clear()
         self._moves.clear()
-        return found
+        self._remembered_states = 0
+
+    def _make_room(self, *states: Collection[int]) -> None:
+        """Count these sets among those that are remembered, and forget the others where it would be too much (INV-RX4)."""
+        count = sum(map(len, states)) + len(states)
+        if self._remembered_states + count > _REMEMBERED_STATES_MAX:
+            self._forget()
+        self._remembered_states += count
 
     def _closed(
         self, states: frozenset[int], at_start: bool, at_end: bool, boundary: bool
@@ -157,8 +171,7 @@ class TopicRegex:
                 if holds[condition] and state not in found:
                     found.add(state)
                     waiting.append(state)
-        if len(self._closures) >= _REMEMBERED_MAX:
-            self._closures.clear()
+        self._make_room(states, found)
         self._closures[key] = frozenset(found)
         return self._closures[key]
 
@@ -173,7 +186,6 @@ class TopicRegex:
             for state in states
             if state in program.reads and reads(program.reads[state], char)
         )
-        if len(self._moves) >= _REMEMBERED_MAX:
-            self._moves.clear()
+        self._make_room(states, moved)
         self._moves[key] = moved
         return moved

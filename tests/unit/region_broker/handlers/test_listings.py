@@ -1,24 +1,34 @@
 """Answers that list all that there is: few are made at once, and none without room for it (INV-HD10)."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from region_broker.handlers.dispatch import listing_places
 from region_broker.handlers.dispatch.dispatcher import Dispatcher
+from region_broker.handlers.dispatch.listing_places import ListingPlaces
 from region_broker.handlers.dispatch.registry import Api, ApiTable, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.limits import LISTINGS_AT_ONCE_MAX, SMALL_LISTING_BYTES, YIELD_ROWS
+from region_broker.handlers.dispatch.whole_errors import error_for_all
+from region_broker.limits import (
+    ELEMENTS_AT_ONCE_MAX,
+    LISTINGS_AT_ONCE_MAX,
+    SMALL_LISTING_BYTES,
+    YIELD_ROWS,
+)
 from region_broker.security.access import Operation, ResourceType
 from region_broker.wire import cooperative_yield
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.memory_budget import Share
+from region_broker.wire.server import CloseConnection
 from tests.fixtures.judged_apis import acl, judged_apis
 from tests.fixtures.kafka_port import frame_of, wire_fixture
 from tests.fixtures.waiting import until
 
-LIST_GROUPS, METADATA = 16, 3
+LIST_GROUPS, METADATA, JOIN_GROUP = 16, 3, 11
 
 
 class Listing:
@@ -28,17 +38,151 @@ class Listing:
         self.gate = asyncio.Event()
         self.at_once = self.most_at_once = 0
 
-    async def handle(self, _ctx: RequestContext, _request: Any) -> Fields:
+    async def handle(self, ctx: RequestContext, _request: Any) -> Fields:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         await self.gate.wait()
         self.at_once -= 1
+        if ctx.api_key != LIST_GROUPS:
+            return {"error_code": 0, "error_message": None, "entries": []}
         return {"error_code": 0, "groups": []}
 
 
-def incoming(number: int) -> Incoming:
-    frame = frame_of(LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})
-    return Incoming(Peer(number, "10.0.0.1:5"), memoryview(frame), LIST_GROUPS, 5, number)
+def incoming(number: int, peer: Peer | None = None, *, states: Sequence[str] = ()) -> Incoming:
+    frame = frame_of(LIST_GROUPS, 5, {"states_filter": states, "types_filter": []})
+    peer = peer or Peer(number, "10.0.0.1:5")
+    return Incoming(peer, memoryview(frame), LIST_GROUPS, 5, number)
+
+
+MANY_STATES = ["s" * 20] * (SMALL_LISTING_BYTES // 20)
+"""With which a request is too large to be read before it has its place."""
+sizes = pytest.mark.parametrize("states", [(), MANY_STATES], ids=["small", "large"])
+
+
+def list_groups(listing: Listing, *, forward: bool = False) -> Api:
+    return Api(LIST_GROUPS, "ListGroups", range(6), listing.handle, lists=always, forward=forward)
+
+
+def join(number: int, peer: Peer) -> Incoming:
+    """Return a request that is read in pieces, so that what its connection sends behind it waits."""
+    protocols = [{"name": f"p{at}", "metadata": b""} for at in range(ELEMENTS_AT_ONCE_MAX + 1)]
+    frame = frame_of(JOIN_GROUP, 9, {
+        "group_id": "g", "session_timeout": 30_000, "rebalance_timeout": 60_000, "member_id": "", "group_instance_id": None,
+        "protocol_type": "consumer", "protocols": protocols, "reason": None,
+    })  # fmt: skip
+    return Incoming(peer, memoryview(frame), JOIN_GROUP, 9, number)
+
+
+@sizes
+async def test_INV_HLP1_who_waits_for_the_order_of_its_connection_has_no_place(
+    tmp_path: Path, states: Sequence[str]
+) -> None:
+    """1. A member waits for its group, for days if that likes. 2. Behind it, on each of some connections, comes a list."""
+    async with wire_fixture(tmp_path) as fixture:
+        listing, group, joined = Listing(), asyncio.Event(), 0
+        listing.gate.set()
+
+        async def wait_for_group(_ctx: RequestContext, _request: Any) -> bytes:
+            nonlocal joined
+            joined += 1
+            await group.wait()
+            return b""
+
+        member = Api(JOIN_GROUP, "JoinGroup", range(10), wait_for_group, forward=True)
+        dispatcher = Dispatcher(fixture.services, ApiTable.of(list_groups(listing), member))
+        peers = [Peer(number, "10.0.0.1:5") for number in range(LISTINGS_AT_ONCE_MAX)]
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            for peer in peers:
+                tasks.create_task(dispatcher.answer(join(1, peer)))
+            await until(lambda: joined == len(peers))
+            behind = [tasks.create_task(dispatcher.answer(incoming(2, peer, states=states))) for peer in peers]  # fmt: skip
+            await until(lambda: all(peer.state.starts_waiting for peer in peers))
+            assert await dispatcher.answer(incoming(1))
+            assert not any(each.done() for each in behind)
+            group.set()
+        assert all(each.result() for each in behind)
+
+
+@sizes
+async def test_INV_HLP1_what_another_region_makes_takes_no_place(
+    tmp_path: Path, states: Sequence[str]
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.region.acting = False
+        fixture.forwarder.may_leave = asyncio.Event()
+        fixture.forwarder.answer = b"forwarded"
+        own = Listing()
+        own.gate.set()
+        of_this_node = Api(48, "DescribeClientQuotas", range(2), own.handle, lists=always)
+        table = ApiTable.of(list_groups(Listing(), forward=True), of_this_node)
+        dispatcher = Dispatcher(fixture.services, table)
+        asked_here = memoryview(frame_of(48, 1, {"components": (), "strict": False}))
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            for number in range(LISTINGS_AT_ONCE_MAX):
+                tasks.create_task(dispatcher.answer(incoming(number, states=states)))
+            await until(lambda: len(fixture.forwarder.frames) == LISTINGS_AT_ONCE_MAX)
+            assert await dispatcher.answer(Incoming(Peer(9, "::1:5"), asked_here, 48, 1, 1))
+            fixture.forwarder.may_leave.set()
+
+
+@sizes
+async def test_INV_HLP1_who_waited_for_a_place_is_judged_as_things_are_by_then(
+    tmp_path: Path, states: Sequence[str]
+) -> None:
+    """1. All places are taken, and one more waits. 2. Another region takes over."""
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.forwarder.answer = b"forwarded"
+        listing = Listing()
+        dispatcher = Dispatcher(fixture.services, ApiTable.of(list_groups(listing, forward=True)))
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            for number in range(LISTINGS_AT_ONCE_MAX):
+                tasks.create_task(dispatcher.answer(incoming(number)))
+            await until(lambda: listing.at_once == LISTINGS_AT_ONCE_MAX)
+            late = tasks.create_task(dispatcher.answer(incoming(99, states=states)))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not late.done()
+            fixture.region.acting = False
+            listing.gate.set()
+        assert late.result() == b"forwarded"
+        assert listing.most_at_once == LISTINGS_AT_ONCE_MAX
+
+
+async def test_INV_HLP1_an_answer_of_one_error_for_all_is_no_list(tmp_path: Path) -> None:
+    """It waits for the thread that says so of others' large requests."""
+    async with wire_fixture(tmp_path) as fixture:
+        services = fixture.services
+        ctx = RequestContext(services, 1, LIST_GROUPS, 5, 77)
+        ctx.is_large = True
+        with ListingPlaces(services.memory, services.clock).of("ListGroups") as place:
+            ctx.listing = place
+            await place.take()
+            async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+                await services.errors_turn.acquire()
+                refused = tasks.create_task(error_for_all(ctx, None, 30, lambda *_: {}))
+                await until(lambda: not place.is_taken)
+                assert not refused.done()
+                services.errors_turn.release()
+
+
+@sizes
+async def test_INV_HLP2_nobody_waits_for_a_place_for_ever(
+    tmp_path: Path, states: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        listing = Listing()
+        dispatcher = Dispatcher(fixture.services, ApiTable.of(list_groups(listing)))
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            for number in range(LISTINGS_AT_ONCE_MAX):
+                tasks.create_task(dispatcher.answer(incoming(number)))
+            await until(lambda: listing.at_once == LISTINGS_AT_ONCE_MAX)
+            monkeypatch.setattr(listing_places, "WAIT_MS_MAX", 0)
+            late = Peer(99, "10.0.0.1:5")
+            with pytest.raises(CloseConnection, match="other lists were being made"):
+                await dispatcher.answer(incoming(99, late, states=states))
+            assert late.state.starts is None, "what comes behind it is not held up"
+            listing.gate.set()
+        assert await dispatcher.answer(incoming(100))
 
 
 async def test_INV_HD10_few_listings_are_made_at_once(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import struct
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from region_broker.handlers.topics import config_resources
 from region_broker.handlers.topics.config_resources import answer_resources, asks_for_nodes
 from region_broker.handlers.topics.describe_configs import handle_describe_configs
 from region_broker.handlers.topics.describe_topic_partitions import handle_describe_topic_partitions
-from region_broker.handlers.transactions import list_transactions, txn_offset_commit
+from region_broker.handlers.transactions import txn_offset_commit
 from region_broker.limits import (
     ADMIN_ITEMS_MAX,
     ELEMENTS_AT_ONCE_MAX,
@@ -419,20 +419,21 @@ async def test_INV_HLT1_patterns_are_matched_one_at_a_time_with_what_may_be_seen
     judged.services.txn_admin = cast("Any", SimpleNamespace(listing=lambda: records))
     of_ten = [acl(ResourceType.TRANSACTIONAL_ID, Operation.DESCRIBE, name=name) for name in NAMES[:10]]  # fmt: skip
     under_way, matched, most = 0, list[str](), 0
-    matching = list_transactions._matching
+    those_of = TopicRegex.those_of
 
-    def slowly(regex: TopicRegex, chosen: list[Any]) -> list[Any]:
+    def slowly(regex: TopicRegex, names: Iterable[str]) -> tuple[str, ...]:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        matched.extend(each.transactional_id for each in chosen)
+        chosen = list(names)
+        matched.extend(chosen)
         another_may_begin.wait(0.2)
-        found = matching(regex, chosen)
+        found = those_of(regex, chosen)
         under_way -= 1
         return found
 
     another_may_begin = threading.Event()  # nobody sets it: who began beside is seen meanwhile
-    monkeypatch.setattr(list_transactions, "_matching", slowly)
+    monkeypatch.setattr(TopicRegex, "those_of", slowly)
     asked = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1, "transactional_id_pattern": "topic-[0-3]"}  # fmt: skip
     judged.give(acl(ResourceType.GROUP, Operation.ALL))
     assert (await judged.ask(66, 2, asked)).transaction_states == ()

@@ -340,6 +340,24 @@ async def test_what_is_not_answered_in_time_ends_its_connection_alone() -> None:
         await other.receive_raw()
 
 
+async def test_what_is_not_answered_in_time_may_be_cancelled_with_its_connection() -> None:
+    async with served() as fixture:
+        server = fixture.server
+        stuck, other = await fixture.connect(), await fixture.connect()
+        stuck.send_raw(WAITS)
+        other.send_raw(REQUEST)
+        await other.receive_raw()
+        await until(lambda: any(link.core.owes for link in server._links), "it is begun")
+        server.hold()
+        assert server.end_unanswered(cancels=True) == 1
+        await server.until_answered()
+        assert server.connection_count == 1
+        assert fixture.answered == 1, "the one that waited was not"
+        server.release()
+        other.send_raw(REQUEST)
+        await other.receive_raw()
+
+
 def kept() -> int:
     return sum(type(each) in (Connection, Slot, Incoming) for each in gc.get_objects())
 

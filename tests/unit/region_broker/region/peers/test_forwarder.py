@@ -427,6 +427,23 @@ async def test_INV_SID1_each_request_is_from_whom_it_says_and_nobody_stays_someb
     assert principals == ["User:alice", ANONYMOUS.principal, "User:bob"]
 
 
+async def test_INV_HPT1_what_nobody_waits_for_is_given_up_with_the_connection_that_forwarded_it() -> (
+    None
+):
+    given_up: list[str] = []
+
+    class Asking:
+        def give_up(self) -> None:
+            given_up.append("it")
+
+    asked, answers = session(), Answers()
+    await ForwardTarget(answers, Acting())._forward(asked, message(7), request(1))
+    answers.peers[-1].waiting[Asking()] = None
+    assert given_up == []
+    asked.end()
+    assert given_up == ["it"]
+
+
 async def test_INV_WGA1_what_a_log_was_read_for_goes_to_the_other_region_as_it_lies() -> None:
     large = bytes(LARGE_PART_BYTES)
 

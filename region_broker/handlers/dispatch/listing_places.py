@@ -1,0 +1,96 @@
+"""Places for answers that list all that there is, or what a large request names: few are made at once.
+
+INV-HLP1 who waits for something else has no place: a request takes one when its turn on its connection has come and it is executed here,
+         and leaves it before it waits for a thread that others have. Else a few connections, behind requests that wait for others as long
+         as these like, would keep everybody from a list
+INV-HLP2 nobody waits for a place, or for the memory that belongs to it, longer than FRAME_TIMEOUT_MS: its connection is closed then, with
+         a text. Else those whose clients have long gone would be served one after the other before who still waits
+Not here: which requests need one (`Api.lists`), and when they take it (`dispatcher`).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from idempotency.ports import Clock
+from region_broker.limits import FRAME_TIMEOUT_MS, LISTINGS_AT_ONCE_MAX
+from region_broker.wire.memory_budget import MemoryBudget
+from region_broker.wire.server import CloseConnection
+
+WAIT_MS_MAX: Final = FRAME_TIMEOUT_MS
+
+
+class ListingPlace:
+    """That of one request, which may leave it, and take it again."""
+
+    __slots__ = ("_api_name", "_places", "is_taken")
+
+    def __init__(self, places: "ListingPlaces", api_name: str) -> None:
+        """Use `ListingPlaces.of`."""
+        self._places = places
+        self._api_name = api_name
+        self.is_taken = False
+
+    async def take(self) -> None:
+        """Return once there is a place, and room in the memory budget; raises `CloseConnection` (INV-HLP2)."""
+        if self.is_taken:
+            return
+        await self._places.take(self._api_name)
+        self.is_taken = True
+
+    def leave(self) -> None:
+        """Let another one have it, if it was taken."""
+        if self.is_taken:
+            self.is_taken = False
+            self._places.leave()
+
+
+class ListingPlaces:
+    """Those of a node, LISTINGS_AT_ONCE_MAX."""
+
+    def __init__(self, memory: MemoryBudget, clock: Clock) -> None:
+        """Let as many be made at once as there are, while `memory` has room."""
+        self._memory = memory
+        self._clock = clock
+        self._free = asyncio.Semaphore(LISTINGS_AT_ONCE_MAX)
+
+    @contextmanager
+    def of(self, api_name: str) -> Iterator[ListingPlace]:
+        """Yield the place of one request, which it has not taken yet, and leave it in the end."""
+        place = ListingPlace(self, api_name)
+        try:
+            yield place
+        finally:
+            place.leave()
+
+    async def take(self, api_name: str) -> None:
+        """Take one of them, by which one request is answered; see `ListingPlace.take`."""
+        if self._free.locked():
+            await self._wait(api_name)
+        else:
+            await self._free.acquire()  # without giving way
+        has_room = False
+        try:
+            has_room = await self._memory.wait_room(self._clock, WAIT_MS_MAX)
+        finally:
+            if not has_room:
+                self.leave()
+        if not has_room:
+            raise CloseConnection(
+                f"there was no memory to answer {api_name} for {WAIT_MS_MAX} ms (request_memory_bytes)"
+            )
+
+    def leave(self) -> None:
+        """Give one back."""
+        self._free.release()
+
+    async def _wait(self, api_name: str) -> None:
+        try:
+            async with asyncio.timeout(WAIT_MS_MAX / 1_000):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise CloseConnection(
+                f"{api_name} was not answered for {WAIT_MS_MAX} ms: {LISTINGS_AT_ONCE_MAX} other lists were being made"
+                " all that time; ask again later"
+            ) from error
