@@ -268,7 +268,7 @@ def answer_pieces(
     topics: Sequence[ProducedTopic],
     endpoints: Sequence[Endpoint] = (),
 ) -> Pieces[AnswerBytes]:
-    """Write what `answer` returns, with a pause after each PIECE_ELEMENTS rows."""
+    """Write what `answer` returns, with a pause after each PIECE_ELEMENTS rows and topics."""
     if version >= _FLEXIBLE_SINCE:
         return _write_flexible(version, correlation_id, topics, endpoints)
     return _write_legacy(version, correlation_id, topics)
@@ -290,7 +290,10 @@ def _write_flexible(
     topics: Sequence[ProducedTopic],
     endpoints: Sequence[Endpoint],
 ) -> Pieces[AnswerBytes]:
-    done = 0
+    done, pieces = (
+        0,
+        list[bytes](),
+    )  # joined as they come: all parts of many rows at once are a long step
     parts = [_I32.pack(correlation_id), b"\0", _compact_count(len(topics))]
     for key, rows in topics:
         if version >= _TOPIC_IDS_SINCE:
@@ -307,19 +310,26 @@ def _write_flexible(
             parts.append(b"\0" if row.leader is None else b"\1\0" + leader_value(row.leader))
             done += 1
             if done % PIECE_ELEMENTS == 0:
+                pieces.append(b"".join(parts))
+                parts = []
                 yield
         parts.append(b"\0")
+        done += 1
+        if done % PIECE_ELEMENTS == 0:
+            pieces.append(b"".join(parts))
+            parts = []
+            yield
     parts.append(b"\0\0\0\0")  # not throttled
     if endpoints:
-        return GatheredAnswer((b"".join(parts), endpoints_tags(endpoints)))  # INV-WTT2
+        return GatheredAnswer((b"".join((*pieces, *parts)), endpoints_tags(endpoints)))  # INV-WTT2
     parts.append(b"\0")
-    return b"".join(parts)
+    return b"".join((*pieces, *parts))
 
 
 def _write_legacy(
     version: int, correlation_id: int, topics: Sequence[ProducedTopic]
 ) -> Pieces[AnswerBytes]:
-    done = 0
+    done, pieces = 0, list[bytes]()
     parts = [_I32.pack(correlation_id), _I32.pack(len(topics))]
     for key, rows in topics:
         assert isinstance(key, str), key
@@ -336,9 +346,16 @@ def _write_legacy(
                 parts += _legacy_text(row.text)
             done += 1
             if done % PIECE_ELEMENTS == 0:
+                pieces.append(b"".join(parts))
+                parts = []
                 yield
+        done += 1
+        if done % PIECE_ELEMENTS == 0:
+            pieces.append(b"".join(parts))
+            parts = []
+            yield
     parts.append(b"\0\0\0\0")  # not throttled
-    return b"".join(parts)
+    return b"".join((*pieces, *parts))
 
 
 def _compact_errors(records: Sequence[int]) -> bytes:
