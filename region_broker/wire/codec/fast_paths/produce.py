@@ -290,10 +290,7 @@ def _write_flexible(
     topics: Sequence[ProducedTopic],
     endpoints: Sequence[Endpoint],
 ) -> Pieces[AnswerBytes]:
-    done, pieces = (
-        0,
-        list[bytes](),
-    )  # joined as they come: all parts of many rows at once are a long step
+    done = joined = 0
     parts = [_I32.pack(correlation_id), b"\0", _compact_count(len(topics))]
     for key, rows in topics:
         if version >= _TOPIC_IDS_SINCE:
@@ -310,26 +307,24 @@ def _write_flexible(
             parts.append(b"\0" if row.leader is None else b"\1\0" + leader_value(row.leader))
             done += 1
             if done % PIECE_ELEMENTS == 0:
-                pieces.append(b"".join(parts))
-                parts = []
+                joined = _join(parts, joined)
                 yield
         parts.append(b"\0")
         done += 1
         if done % PIECE_ELEMENTS == 0:
-            pieces.append(b"".join(parts))
-            parts = []
+            joined = _join(parts, joined)
             yield
     parts.append(b"\0\0\0\0")  # not throttled
     if endpoints:
-        return GatheredAnswer((b"".join((*pieces, *parts)), endpoints_tags(endpoints)))  # INV-WTT2
+        return GatheredAnswer((b"".join(parts), endpoints_tags(endpoints)))  # INV-WTT2
     parts.append(b"\0")
-    return b"".join((*pieces, *parts))
+    return b"".join(parts)
 
 
 def _write_legacy(
     version: int, correlation_id: int, topics: Sequence[ProducedTopic]
 ) -> Pieces[AnswerBytes]:
-    done, pieces = 0, list[bytes]()
+    done = joined = 0
     parts = [_I32.pack(correlation_id), _I32.pack(len(topics))]
     for key, rows in topics:
         assert isinstance(key, str), key
@@ -346,16 +341,20 @@ def _write_legacy(
                 parts += _legacy_text(row.text)
             done += 1
             if done % PIECE_ELEMENTS == 0:
-                pieces.append(b"".join(parts))
-                parts = []
+                joined = _join(parts, joined)
                 yield
         done += 1
         if done % PIECE_ELEMENTS == 0:
-            pieces.append(b"".join(parts))
-            parts = []
+            joined = _join(parts, joined)
             yield
     parts.append(b"\0\0\0\0")  # not throttled
-    return b"".join((*pieces, *parts))
+    return b"".join(parts)
+
+
+def _join(parts: list[bytes], start: int) -> int:
+    """Join what is in `parts` from `start` on, and return where the next piece starts: those of all rows, at the end, are a long step."""
+    parts[start:] = [b"".join(parts[start:])]
+    return start + 1
 
 
 def _compact_errors(records: Sequence[int]) -> bytes:
