@@ -182,6 +182,9 @@ OFFSET_COMMIT_BYTES_MAX: Final = 4 * MIB
 # stages no more than a few, without much metadata, so that who fills it keeps nobody out.
 PENDING_OFFSETS_MAX: Final = 500_000
 FEW_OFFSETS: Final = 40
+# The same of all shards, and with what groups have committed, unless the operator says otherwise (`committed_offsets_max`). Beyond it a group has no more
+# than a few.
+COMMITTED_OFFSETS_DEFAULT: Final = 1_000_000
 # A pattern of topics (KIP-848): its length, and its states once repetitions are written out. A name of full
 # length then costs TOPIC_NAME_LENGTH_MAX * TOPIC_REGEX_STATES_MAX steps at most.
 TOPIC_REGEX_BYTES_MAX: Final = 1_024
@@ -227,6 +230,9 @@ assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
     "a full answer and one oversized first batch must fit an answer"
 )
 assert GROUP_ID_BYTES_MAX * GROUP_COUNT_DEFAULT < DESCRIBED_BYTES_MAX, "all groups can be listed"
+assert FEW_OFFSETS * GROUP_COUNT_DEFAULT <= COMMITTED_OFFSETS_DEFAULT, (
+    "what all groups have beyond the bound, a few each, is no more than the bound"
+)
 assert GROUP_VALUE_BYTES_MAX < GROUP_SUBSCRIPTION_BYTES_MAX
 assert GROUP_SUBSCRIPTION_BYTES_MAX * 2 < DESCRIBED_BYTES_MAX < RESPONSE_BYTES_MAX, (
     "the largest group, metadata and assignments, must be describable"

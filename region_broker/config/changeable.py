@@ -26,7 +26,7 @@ from region_broker.controller.near_words import nearest
 
 CHANGEABLE: Final = frozenset(
     {
-        "auto_create_topics", "catch_up_sent_bytes_per_s", "catch_up_taken_bytes_per_s", "connection_order_fence", "connection_rate_per_address",
+        "auto_create_topics", "catch_up_sent_bytes_per_s", "catch_up_taken_bytes_per_s", "committed_offsets_max", "connection_order_fence", "connection_rate_per_address",
         "connections_per_address_max", "default_partition_count", "deleted_topic_retention_ms",
         "disk_free_bytes_min", "group_consumer_heartbeat_interval_ms",
         "group_consumer_session_timeout_ms", "group_count_max", "group_initial_rebalance_delay_ms",

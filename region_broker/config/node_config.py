@@ -55,6 +55,7 @@ from region_broker.controller.near_words import near, nearest
 from region_broker.former_names import CONFIG_KEYS
 from region_broker.limits import (
     CATCH_UP_BYTES_PER_S_MAX,
+    COMMITTED_OFFSETS_DEFAULT,
     CONNECTION_RATE_DEFAULT,
     CONNECTIONS_MAX,
     CONNECTIONS_PER_ADDRESS_DEFAULT,
@@ -231,6 +232,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(1, 30 * MINUTE_MS, "below group_consumer_session_timeout_ms")
     ] = 5_000
     group_count_max: Annotated[int, Within(1, COUNT_MAX, "each takes memory")] = GROUP_COUNT_DEFAULT
+    committed_offsets_max: Annotated[int, Within(1, COUNT_MAX, "each takes memory")] = (
+        COMMITTED_OFFSETS_DEFAULT
+    )
     tidemark_interval_ms: Annotated[
         int, Within(1, HOUR_MS, "a takeover goes back to the last tidemark")
     ] = 20

@@ -51,6 +51,7 @@ from region_broker.groups.modern.messages import (
     ModernDescription,
 )
 from region_broker.groups.modern_groups import ModernGroups
+from region_broker.groups.offset_room import OffsetRoom
 from region_broker.groups.offset_service import (
     ADMINISTRATOR,
     Asker,
@@ -113,7 +114,8 @@ class GroupCoordinator:
             became_classic=self._became_classic,
         )
         self._classic = ClassicGroups(ports, settings, self._timers, self._fail)
-        self._offsets = OffsetService(ports, hooks)
+        self.offset_room = OffsetRoom(self._shards, ports.clock, settings)
+        self._offsets = OffsetService(ports, hooks, self.offset_room)
         self._modern = ModernGroups(ports, settings, hooks)
         self._tasks: asyncio.TaskGroup | None = None
 

@@ -6,7 +6,7 @@ INV-GV2  a member of either protocol commits at its generation or epoch only; a 
          generation fences is refused if it points past where a takeover cut the log (T26)
 INV-GV3  a fetch answers with the offsets of one moment, though a large one is answered in pieces
 INV-GV4  an offset is written for the topic that was there when it was asked for, or not at all; it is shown for no other
-Not here: the table (`offsets`), which shard and when offsets expire (`coordinator`).
+Not here: the table (`offsets`), how much it may take (`offset_room`), which shard and when offsets expire (`coordinator`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +25,7 @@ from region_broker.groups.messages import (
     OffsetToCommit,
 )
 from region_broker.groups.modern.commits import judge_commit, judge_fetch
+from region_broker.groups.offset_room import GroupRoom, OffsetRoom
 from region_broker.groups.offsets import CommittedOffset, OffsetsToPut, OffsetTable
 from region_broker.groups.ports import (
     GroupPorts,
@@ -44,10 +45,8 @@ from region_broker.groups.shard import Shard, ShardHooks, ShardStatus
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.limits import (
     ELEMENTS_AT_ONCE_MAX,
-    FEW_OFFSETS,
     OFFSET_COMMIT_BYTES_MAX,
     OFFSET_METADATA_BYTES_MAX,
-    PENDING_OFFSETS_MAX,
     PIECE_ELEMENTS,
     YIELD_ROWS,
 )
@@ -84,6 +83,8 @@ class _ReadyCommit:
     batch: LedgerBatch
     offsets: OffsetsToPut
     topics: Mapping[str, Topic]
+    room: GroupRoom | None
+    """None in a transaction, of which all offsets are taken or none."""
     topic_ids: dict[TopicName, UUID] = field(default_factory=dict)
     refused: dict[TopicPartition, GroupVerdict] = field(default_factory=dict)
 
@@ -95,10 +96,11 @@ def _nothing() -> None:
 class OffsetService:
     """Commits and fetches offsets; the caller picks the shard."""
 
-    def __init__(self, ports: GroupPorts, hooks: ShardHooks) -> None:
-        """Write to the ledger of `ports`."""
+    def __init__(self, ports: GroupPorts, hooks: ShardHooks, room: OffsetRoom) -> None:
+        """Write to the ledger of `ports`, what there is room for."""
         self._ports = ports
         self._hooks = hooks
+        self._room = room
 
     async def commit(
         self,
@@ -119,10 +121,12 @@ class OffsetService:
             verdict = GroupVerdict.LOADING
         if verdict is GroupVerdict.OK and ready.batch.size_bytes > OFFSET_COMMIT_BYTES_MAX:
             verdict = GroupVerdict.COMMIT_TOO_LARGE
-        if verdict is GroupVerdict.OK and _has_no_room(shard, ready.offsets, producer):
-            verdict = GroupVerdict.NOT_AVAILABLE
+        if verdict is GroupVerdict.OK:
+            verdict = self._judge_room(shard, ready.offsets, producer)
         if verdict is not GroupVerdict.OK:
             return CommitOutcome(verdict)
+        if ready.room is not None and ready.room.refused:
+            self._room.refuse(request.group_id, ready.room.refused)
         if not ready.offsets.in_order:
             return CommitOutcome(GroupVerdict.OK, ready.refused)
         term = shard.term
@@ -144,13 +148,14 @@ class OffsetService:
             batch=self._ports.log.batch(),
             offsets=OffsetsToPut(request.group_id),
             topics=self._ports.image().topics,
+            room=None if transactional else self._room.of_group(shard, request.group_id),
         )
         in_pieces = len(request.offsets) > ELEMENTS_AT_ONCE_MAX
         wall_ms = self._ports.clock.wall_ms()
         yielding = CooperativeYield(YIELD_ROWS)
         for wanted in request.offsets:
             topic = ready.topics.get(wanted.tp.topic)
-            refused = self._refusal(wanted, topic, unfenced=ready.unfenced)
+            refused = self._refusal(wanted, topic, ready)
             if refused is not None:
                 ready.refused[wanted.tp] = refused
             else:
@@ -187,6 +192,16 @@ class OffsetService:
     async def _pause(self) -> None:
         await self._ports.clock.sleep_ms(0)
 
+    def _judge_room(
+        self, shard: Shard, offsets: OffsetsToPut, producer: TxnProducer | None
+    ) -> GroupVerdict:
+        """Judge all of a commit as things stand now: what it was made ready by may have changed."""
+        if producer is None:
+            has_none = self._room.has_none(shard, offsets)
+            return GroupVerdict.TOO_MANY_OFFSETS if has_none else GroupVerdict.OK
+        has_none = self._room.has_none(shard, offsets, producer.producer_id)
+        return GroupVerdict.NOT_AVAILABLE if has_none else GroupVerdict.OK
+
     def _judge(self, shard: Shard, request: CommitRequest, *, transactional: bool) -> GroupVerdict:
         verdict: GroupVerdict = shard.status.value
         if verdict is not GroupVerdict.OK:
@@ -211,14 +226,16 @@ class OffsetService:
         return verdict
 
     def _refusal(
-        self, wanted: OffsetToCommit, topic: Topic | None, *, unfenced: bool
+        self, wanted: OffsetToCommit, topic: Topic | None, ready: _ReadyCommit
     ) -> GroupVerdict | None:
         if wanted.topic_id is not None and (topic is None or topic.topic_id != wanted.topic_id):
             return GroupVerdict.UNKNOWN_PARTITION
         if len(wanted.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
             return GroupVerdict.METADATA_TOO_LARGE
-        if unfenced and self._is_beyond_epoch(wanted):
+        if ready.unfenced and self._is_beyond_epoch(wanted):
             return GroupVerdict.OFFSET_BEYOND_EPOCH
+        if ready.room is not None and not ready.room.takes_offset(wanted.tp, wanted.metadata):
+            return GroupVerdict.TOO_MANY_OFFSETS
         return None
 
     def _is_beyond_epoch(self, wanted: OffsetToCommit) -> bool:
@@ -259,19 +276,6 @@ class OffsetService:
                 self._hooks.fail(shard, term)
         verdict = shard.since(term)
         return FetchOutcome(verdict, offsets if verdict is GroupVerdict.OK else ())
-
-
-def _has_no_room(shard: Shard, offsets: OffsetsToPut, producer: TxnProducer | None) -> bool:
-    """Return whether open transactions have staged so much that these must wait, as their own has a few by now (INV-GO7)."""
-    if producer is None:
-        return False
-    table, producer_id = shard.table, producer.producer_id
-    added = table.staged_weight(offsets, producer_id)
-    return (
-        added > 0
-        and table.pending_weight + added > PENDING_OFFSETS_MAX
-        and table.staged_by(producer_id) + added > FEW_OFFSETS
-    )
 
 
 def _is_unfenced(shard: Shard, request: CommitRequest) -> bool:

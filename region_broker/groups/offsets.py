@@ -85,11 +85,14 @@ class OffsetsToPut:
     group_id: str
     in_order: list[CommittedOffset] = field(default_factory=list)
     places: Places = field(default_factory=dict)
+    weight: int = 0
+    """Of the places, by `_weight`."""
 
     def add(self, tp: TopicPartition, value: OffsetValue, *, transactional: bool) -> None:
         """Take the offset of the next record."""
         place = _place(value, NOWHERE, transactional=transactional)
         self.in_order.append(place)
+        self.weight += _weight(place.metadata) - _weight_at(self.places, tp)
         self.places[tp] = place
 
 
@@ -150,6 +153,10 @@ class OffsetTable:
     last_record_offset: dict[str, int] = field(default_factory=dict)
     _staging: dict[str, _Staging] = field(default_factory=dict, compare=False, repr=False)
     """By group, what `pending` has of it."""
+    committed_weight: int = 0
+    """How much memory `committed` takes, by `_weight` (INV-GOR1)."""
+    _noted: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Groups of which some committed offset weighs more than 1, by its metadata, or has."""
     pending_weight: int = field(default=0, compare=False)
     """How much memory `pending` takes, by `_weight`."""
     _weights: dict[ProducerId, int] = field(default_factory=dict, compare=False, repr=False)
@@ -206,9 +213,23 @@ class OffsetTable:
         if place.topic_id is not None:
             place.topic_id = self._topic_ids.setdefault(place.topic_id, place.topic_id)
         if transactional:
-            self._stage(key.group_id, record.producer_id, {key.tp: place})
+            added = {key.tp: place}
+            self._stage(key.group_id, record.producer_id, added, _weight(place.metadata))
         else:
-            self.committed.setdefault(key.group_id, {})[key.tp] = place
+            self._commit(key.group_id, {key.tp: place}, _weight(place.metadata))
+
+    def _commit(self, group_id: str, added: Places, weight: int) -> None:
+        """Put offsets of so much weight in the places of others; those are not looked at where each weighs 1, as nearly all do."""
+        places = self.committed.setdefault(group_id, {})
+        if weight > len(added):
+            self._noted.add(group_id)
+        if group_id in self._noted:
+            self.committed_weight += weight - _weight_of(places, added)
+            places.update(added)
+        else:
+            self.committed_weight -= len(places)
+            places.update(added)
+            self.committed_weight += len(places)
 
     def put(self, offsets: OffsetsToPut, base_offset: int, producer_id: ProducerId) -> None:
         """Apply one commit whose records lie at `base_offset`, +1, ..; cheap for many."""
@@ -217,25 +238,53 @@ class OffsetTable:
             place.record_offset = record_offset
             record_offset += 1
         if producer_id == NO_PRODUCER_ID:
-            self.committed.setdefault(offsets.group_id, {}).update(offsets.places)
+            self._commit(offsets.group_id, offsets.places, offsets.weight)
         else:
-            self._stage(offsets.group_id, producer_id, offsets.places)
+            self._stage(offsets.group_id, producer_id, offsets.places, offsets.weight)
         self._note_write(offsets.group_id, record_offset - 1)
 
     def staged_weight(self, offsets: OffsetsToPut, producer_id: ProducerId) -> int:
         """Return what these, staged by a producer, would add to `pending_weight`."""
         staged = self.pending.get(producer_id, {}).get(offsets.group_id, {})
-        return _weight(offsets.places.values()) - _weight_of(staged, offsets.places)
+        return offsets.weight - _weight_of(staged, offsets.places)
+
+    def growth(self, group_id: str, tp: TopicPartition, metadata: str) -> int:
+        """Return what an offset would add to `committed_weight`; nothing in the place of one that is not lighter."""
+        return max(0, _weight(metadata) - _weight_at(self.committed.get(group_id, {}), tp))
+
+    def added(self, offsets: OffsetsToPut, producer_id: ProducerId) -> int:
+        """Return what these, committed or staged by a producer, may add to what is committed beside what it has staged before."""
+        committed = self.committed.get(offsets.group_id, {})
+        staged = self.pending.get(producer_id, {}).get(offsets.group_id, {})
+        return sum(
+            max(0, _weight(place.metadata) - max(_weight_at(committed, tp), _weight_at(staged, tp)))
+            for tp, place in offsets.places.items()
+        )
+
+    def weight_of_group(self, group_id: str, *, up_to: int) -> int:
+        """Return what a group has of both weights, or what is more than `up_to` of it."""
+        weight = 0
+        for place in self._places_of(group_id):
+            weight += _weight(place.metadata)
+            if weight > up_to:
+                break
+        return weight
+
+    def _places_of(self, group_id: str) -> Iterator[CommittedOffset]:
+        yield from self.committed.get(group_id, {}).values()
+        staging = self._staging.get(group_id)
+        for producer_id in () if staging is None else staging.producers:
+            yield from self.pending[producer_id][group_id].values()
 
     def staged_by(self, producer_id: ProducerId) -> int:
         """Return what a producer has in `pending_weight`, of all groups."""
         return self._weights.get(producer_id, 0)
 
-    def _stage(self, group_id: str, producer_id: ProducerId, added: Places) -> None:
+    def _stage(self, group_id: str, producer_id: ProducerId, added: Places, weight: int) -> None:
         staging = self._staging.setdefault(group_id, _Staging())
         staging.producers.add(producer_id)
         places = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
-        self._weigh(producer_id, _weight(added.values()) - _weight_of(places, added))
+        self._weigh(producer_id, weight - _weight_of(places, added))
         anew = [tp for tp in added if tp not in places] if places else added
         staging.hold(producer_id, anew)
         places.update(added)
@@ -253,9 +302,11 @@ class OffsetTable:
     def _remove(self, key: OffsetKey) -> None:
         places = self.committed.get(key.group_id)
         if places is not None:
+            self.committed_weight -= _weight_at(places, key.tp)
             places.pop(key.tp, None)
             if not places:
                 del self.committed[key.group_id]
+                self._noted.discard(key.group_id)
         staging = self._staging.get(key.group_id)
         if staging is not None:
             for producer_id in staging.holders_of(key.tp):
@@ -265,7 +316,7 @@ class OffsetTable:
         staged = self.pending[producer_id]
         held = staged[key.group_id]
         staging.let_go(producer_id, (key.tp,))
-        self._weigh(producer_id, -_weight((held.pop(key.tp),)))
+        self._weigh(producer_id, -_weight(held.pop(key.tp).metadata))
         if not held:
             del staged[key.group_id]
             self._forget_producer(key.group_id, producer_id)
@@ -281,13 +332,21 @@ class OffsetTable:
                 staging.let_go(producer_id, staged)
             self._forget_producer(group_id, producer_id)
             if commit:
-                places = self.committed.setdefault(group_id, {})
-                for tp, place in staged.items():
-                    existing = places.get(tp)
-                    if existing is None or place.record_offset > existing.record_offset:
-                        places[tp] = place
+                won = self._won(group_id, staged)
+                self._commit(group_id, won, sum(_weight(each.metadata) for each in won.values()))
             elif not self.knows(group_id):
                 self.last_record_offset.pop(group_id, None)
+
+    def _won(self, group_id: str, staged: Places) -> Places:
+        """Return those of a transaction that commits which nobody has committed behind them (C44)."""
+        places = self.committed.get(group_id)
+        if not places:
+            return staged
+        return {
+            tp: place
+            for tp, place in staged.items()
+            if (existing := places.get(tp)) is None or place.record_offset > existing.record_offset
+        }
 
     def lookup(self, group_id: str, tp: TopicPartition) -> CommittedOffset | None:
         """Return the committed offset, or None; never a pending one."""
@@ -379,15 +438,22 @@ class OffsetTable:
                 yield OffsetKey(group_id, tp)
 
 
-def _weight(places: Iterable[CommittedOffset]) -> int:
-    """Return 1 for each offset, of some 300 bytes, and 1 for each WEIGHED_CHARS of its metadata, of up to four bytes each."""
-    return sum(1 + len(place.metadata) // WEIGHED_CHARS for place in places)
+def _weight(metadata: str) -> int:
+    """Return 1 for an offset, of some 300 bytes, and 1 for each WEIGHED_CHARS of its metadata, of up to four bytes each."""
+    return 1 + len(metadata) // WEIGHED_CHARS
+
+
+def _weight_at(places: Places, tp: TopicPartition) -> int:
+    place = places.get(tp)
+    return 0 if place is None else _weight(place.metadata)
 
 
 def _weight_of(places: Places, partitions: Iterable[TopicPartition]) -> int:
     if not places:  # as for most commits: the first of their transaction
         return 0
-    return _weight(place for tp in partitions if (place := places.get(tp)) is not None)
+    return sum(
+        _weight(place.metadata) for tp in partitions if (place := places.get(tp)) is not None
+    )
 
 
 def _place(value: OffsetValue, record_offset: int, *, transactional: bool) -> CommittedOffset:

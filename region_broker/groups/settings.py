@@ -5,7 +5,7 @@ Not here: hard limits (`region_broker.limits`).
 
 from dataclasses import dataclass
 
-from region_broker.limits import GROUP_COUNT_DEFAULT
+from region_broker.limits import COMMITTED_OFFSETS_DEFAULT, GROUP_COUNT_DEFAULT
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +24,7 @@ class GroupSettings:
     consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     group_count_max: int = GROUP_COUNT_DEFAULT  # Kafka has no such limit
+    committed_offsets_max: int = COMMITTED_OFFSETS_DEFAULT  # nor this one
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""

@@ -27,6 +27,7 @@ class GroupVerdict(Enum):
     REQUEST_TOO_LARGE = auto()
     METADATA_TOO_LARGE = auto()
     COMMIT_TOO_LARGE = auto()
+    TOO_MANY_OFFSETS = auto()
     OFFSET_BEYOND_EPOCH = auto()
     UNKNOWN_PARTITION = auto()
     UNSTABLE_OFFSET = auto()

@@ -64,3 +64,4 @@ def _follow_groups(settings: GroupSettings, config: NodeConfig) -> None:
     settings.consumer_session_timeout_ms = config.group_consumer_session_timeout_ms
     settings.consumer_heartbeat_interval_ms = config.group_consumer_heartbeat_interval_ms
     settings.group_count_max = config.group_count_max
+    settings.committed_offsets_max = config.committed_offsets_max

@@ -26,11 +26,12 @@ LAG_INTERVAL_MS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugeSources:
-    """What is looked at. `transactions` says how many ids are in which state, `group_states` yields the state of every group; `held_back` is of the mirror's view, `scrub` of the scrubber."""
+    """What is looked at. `transactions` says how many ids are in which state, `group_states` yields the state of every group; `offsets` is of the groups' room for them, `held_back` of the mirror's view, `scrub` of the scrubber."""
 
     partitions: PartitionTable
     transactions: Callable[[], Mapping[TxnStatus, int] | TxnVerdict]
     group_states: Callable[[], Iterable[str]]
+    offsets: Callable[[], Mapping[str, int]]
     held_back: Callable[[], Mapping[str, int]]
     scrub: Callable[[], Mapping[str, int]]
 
@@ -62,6 +63,9 @@ class NodeCollector(Collector):
             "groups", "Consumer groups by state", "state",
             {**{state.value: 0 for state in (*GroupState, *ModernState)}, **groups},
         )  # fmt: skip
+        offsets = self._sources.offsets()
+        yield _gauge("committed_offsets", "What offsets of groups take", offsets["taken"])
+        yield _gauge("refused_offsets", "Offsets refused since the start", offsets["refused"])
         held = self._sources.held_back()
         yield _gauge("held_back_logs", "Logs that the whole cut holds back here", held["logs"])
         yield _gauge("held_back_ms", "For how long at most, in ms", held["ms"])

@@ -585,6 +585,7 @@ class Node:
                     partitions=storage.partitions,
                     transactions=self.transactions.admin.status_counts,
                     group_states=lambda: [found.state for found in self.groups.list()[1]],
+                    offsets=self.groups.offset_room.figures,
                     held_back=self.tidemarks.held_back,
                     scrub=self.scrubber.figures,
                 )

@@ -24,6 +24,7 @@ from uuid import UUID
 import click
 from kio.static.constants import EntityType
 
+from region_broker.cli.lean import calm_collector
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.registry import Api
 from region_broker.security.access import WILDCARD, Operation, ResourceType
@@ -156,8 +157,7 @@ async def played(case: Case, count: int, folder: Path) -> tuple[Steps, str]:
     steps = Steps()
     async with judged_apis(folder) as judged:
         _prepare(judged, case.mode)
-        gc.collect()
-        gc.freeze()  # what the test has made is looked at in no step
+        calm_collector()  # as in a node; what the test has made is looked at in no step
         came = "answered"
         async with measured(steps):
             try:

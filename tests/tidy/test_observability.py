@@ -79,6 +79,7 @@ def families() -> list[Metric]:
         partitions=node.table,
         transactions=lambda: dict.fromkeys(TxnStatus, 0),
         group_states=lambda: (),
+        offsets=lambda: {"taken": 0, "refused": 0},
         held_back=lambda: {"logs": 0, "ms": 0, "splits": 0},
         scrub=scrubber_of(node, Twin(node.partition)).figures,
     )

@@ -490,10 +490,11 @@ class Dispatcher:
         return await _encoded(incoming, answer)
 
     def _note_errors(self, api: Api, incoming: Incoming, names: Sequence[str]) -> None:
-        for name, count in Counter(names).items():
+        counts = Counter(names)
+        for name, count in counts.items():
             self._services.metrics.error(api.name, name, count)
-        if names:
-            self._error_log.answered(api.name, names, lambda: trace_of(incoming))
+        if counts:
+            self._error_log.answered(api.name, counts, lambda: trace_of(incoming))
 
     def _context(self, incoming: Incoming, client_id: str | None) -> RequestContext:
         peer = incoming.peer

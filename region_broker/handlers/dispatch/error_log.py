@@ -8,7 +8,7 @@ Not here: counting all of them (`region_broker.metrics`), finding them in an ans
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,7 +56,7 @@ class ErrorLog:
         self._clock = clock
         self._told: dict[tuple[str, str], _Told] = {}
 
-    def answered(self, api: str, names: Sequence[str], trace: Callable[[], Trace]) -> None:
+    def answered(self, api: str, names: Iterable[str], trace: Callable[[], Trace]) -> None:
         """Tell of an answer with these error codes; `trace` is asked only if a line is written."""
         for name in dict.fromkeys(names):
             level = _level(api, name)

@@ -44,6 +44,7 @@ ERROR_OF: Final = {
     GroupVerdict.REQUEST_TOO_LARGE: 42,
     GroupVerdict.METADATA_TOO_LARGE: 12,
     GroupVerdict.COMMIT_TOO_LARGE: 28,
+    GroupVerdict.TOO_MANY_OFFSETS: 28,
     GroupVerdict.OFFSET_BEYOND_EPOCH: 1,
     GroupVerdict.UNKNOWN_PARTITION: UNKNOWN_TOPIC_OR_PARTITION,
     GroupVerdict.UNSTABLE_OFFSET: 88,

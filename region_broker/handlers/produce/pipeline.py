@@ -37,8 +37,13 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 def is_many(request: ProduceRequest) -> bool:
-    """Return whether a request has more batches, or topics that it brings none for, than are taken in one step."""
-    return sum(len(topic.batches) or 1 for topic in request.topics) > YIELD_ROWS
+    """Return whether a request has more batches, or topics that it brings none for, than are taken in one step; counts no further."""
+    count = 0
+    for topic in request.topics:
+        count += len(topic.batches) or 1
+        if count > YIELD_ROWS:
+            return True
+    return False
 
 
 def whole(

@@ -18,7 +18,7 @@ from idempotency.identity import (
     ProducerEpoch,
     ProducerId,
 )
-from idempotency.pieces import Pieces
+from idempotency.pieces import Pieces, drained
 from idempotency.verification import VerificationGuard
 from region_broker.handlers.dispatch.partitions import nodes_of
 from region_broker.handlers.dispatch.registry import Written
@@ -31,11 +31,13 @@ from region_broker.ports.network import Buffer
 from region_broker.wire.codec.fast_paths.leaders import Endpoint
 from region_broker.wire.codec.fast_paths.produce import (
     ProducedRow,
+    ProducedTopic,
     ProduceRequest,
     TopicKey,
     answer,
     answer_pieces,
 )
+from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.server import CloseConnection
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -235,7 +237,7 @@ def written(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item])
     endpoints: Sequence[Endpoint] = ()
     if errors:
         _name_so_many(items)
-        endpoints = _name_leaders(ctx, items)
+        endpoints = drained(_name_leaders(ctx, items))
     rows = iter(items)
     topics = [(topic.key, [next(rows).row() for _ in topic.batches]) for topic in request.topics]
     return Written(answer(ctx.version, ctx.correlation_id, topics, endpoints), errors)
@@ -254,12 +256,15 @@ def written_pieces(
     endpoints: Sequence[Endpoint] = ()
     if errors:
         _name_so_many(items)
-        endpoints = _name_leaders(ctx, items)
+        endpoints = yield from _name_leaders(ctx, items)
     for start in range(0, len(items), PIECE_ELEMENTS):
         rows += [item.row() for item in items[start : start + PIECE_ELEMENTS]]
         yield
-    each = iter(rows)
-    topics = [(topic.key, list(islice(each, len(topic.batches)))) for topic in request.topics]
+    each, topics, yielding = iter(rows), list[ProducedTopic](), CooperativeYield(PIECE_ELEMENTS)
+    for topic in request.topics:
+        topics.append((topic.key, list(islice(each, len(topic.batches)))))
+        if yielding.due():
+            yield
     encoded = yield from answer_pieces(ctx.version, ctx.correlation_id, topics, endpoints)
     return Written(encoded, errors)
 
@@ -273,22 +278,23 @@ def _name_so_many(items: Sequence[Item]) -> None:
             left -= len(item.bad_records)
 
 
-def _name_leaders(ctx: RequestContext, items: Sequence[Item]) -> Sequence[Endpoint]:
+def _name_leaders(ctx: RequestContext, items: Sequence[Item]) -> Pieces[Sequence[Endpoint]]:
     """Let batches that were refused for it say who leads, where leaders are spread; return where these are met (KIP-951)."""
     services = ctx.services
     if ctx.version < _NAMES_LEADERS or services.apart is None or services.nodes.spread is None:
         return ()
     endpoints: dict[int, Endpoint] = {}
+    yielding = CooperativeYield()
     for item in items:
+        if item.error != _NOT_LEADER:
+            continue
         nodes = nodes_of(ctx, item.topic, item.index)
-        if (
-            item.error == _NOT_LEADER
-            and nodes.leader is not None
-            and nodes.leader_epoch is not None
-        ):
+        if nodes.leader is not None and nodes.leader_epoch is not None:
             leader = nodes.leader
             item.leader = leader.node_id, nodes.leader_epoch
             endpoints[leader.node_id] = Endpoint(
                 leader.node_id, leader.kafka_host, leader.kafka_port
             )
+        if yielding.due():
+            yield
     return tuple(endpoints.values())

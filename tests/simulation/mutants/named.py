@@ -287,7 +287,7 @@ MUTANTS: Final = (
         "doubled",
         (
             "region_broker.groups.offsets:OffsetTable._put",
-            "self.committed.setdefault(key.group_id, {})[key.tp] = place",
+            "self._commit(key.group_id, {key.tp: place}, _weight(place.metadata))",
             "pass",
         ),
     ),

@@ -15,7 +15,7 @@ import pytest
 
 from idempotency.identity import NO_LEADER_EPOCH, ProducerEpoch, ProducerId
 from idempotency.pieces import drained
-from region_broker.groups import offset_service
+from region_broker.groups import offset_room
 from region_broker.groups.coordinator import LOOKS_AT_ONCE
 from region_broker.groups.deletion import judge_deletion, subscription_topics
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
@@ -524,7 +524,7 @@ async def test_INV_GO7_what_open_transactions_have_staged_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client that stages offsets under many transactional ids, with metadata, and ends none, filled memory: also of who leads next."""
-    monkeypatch.setattr(offset_service, "PENDING_OFFSETS_MAX", 100)
+    monkeypatch.setattr(offset_room, "PENDING_OFFSETS_MAX", 100)
     fixture, others = Fixture(), [TxnProducer(ProducerId(n), ProducerEpoch(0)) for n in range(9)]
     async with running(fixture):
         fixture.topics.put("t", 200, number=1)

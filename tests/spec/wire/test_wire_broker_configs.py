@@ -109,7 +109,7 @@ async def test_KIP226_what_is_read_only_is_told_so(tmp_path: Path) -> None:
         rows = await told(client)
         may_change = {name for name, row in rows.items() if not row.read_only}
         assert may_change == {
-            "auto_create_topics", "catch_up_sent_bytes_per_s", "catch_up_taken_bytes_per_s",
+            "auto_create_topics", "catch_up_sent_bytes_per_s", "catch_up_taken_bytes_per_s", "committed_offsets_max",
             "connection_order_fence", "connection_rate_per_address", "connections_per_address_max", "default_partition_count", "deleted_topic_retention_ms",
             "disk_free_bytes_min", "group_consumer_heartbeat_interval_ms",
             "group_consumer_session_timeout_ms", "group_count_max",

@@ -128,6 +128,7 @@ PROBES: dict[str, tuple[Any, Callable[[Node], Any]]] = {
     "auto_create_topics": (True, lambda node: node._services.config.auto_create_topics),
     "catch_up_sent_bytes_per_s": (20, lambda node: node._effects.catch_up.sent_bytes_per_s),
     "catch_up_taken_bytes_per_s": (21, lambda node: node._effects.catch_up.taken_bytes_per_s),
+    "committed_offsets_max": (24, lambda node: node.groups._settings.committed_offsets_max),
     "connection_order_fence": (False, lambda node: node.transactions._settings.connection_order),
     "connection_rate_per_address": (3, lambda node: node.kafka._admission.caps.rate),
     "connections_per_address_max": (4, lambda node: node.kafka._admission.caps.per_address),

@@ -31,6 +31,7 @@ def rendered(
         partitions=primary.table,
         transactions=lambda: txns,
         group_states=lambda: groups,
+        offsets=lambda: {"taken": 11, "refused": 12},
         held_back=lambda: {"logs": 2, "ms": 30, "splits": 1},
         scrub=lambda: {
             "bytes": 9, "passes": 2, "oldest_look_ms": 70, "damaged_ranges": 3, "mended_ranges": 4,
@@ -53,6 +54,12 @@ def test_INV_TN3_where_no_coordinator_can_say_how_many_transactions_there_are_no
     None
 ):
     assert "tidemark_transactions{" not in rendered(txns=TxnVerdict.UNAVAILABLE)
+
+
+def test_INV_GOR1_what_offsets_of_groups_take_and_how_many_were_refused_is_shown() -> None:
+    text = rendered()
+    assert "tidemark_committed_offsets 11.0" in text
+    assert "tidemark_refused_offsets 12.0" in text
 
 
 def test_what_a_mirror_holds_back_is_shown() -> None:

@@ -268,7 +268,7 @@ def answer_pieces(
     topics: Sequence[ProducedTopic],
     endpoints: Sequence[Endpoint] = (),
 ) -> Pieces[AnswerBytes]:
-    """Write what `answer` returns, with a pause after each PIECE_ELEMENTS rows."""
+    """Write what `answer` returns, with a pause after each PIECE_ELEMENTS rows and topics."""
     if version >= _FLEXIBLE_SINCE:
         return _write_flexible(version, correlation_id, topics, endpoints)
     return _write_legacy(version, correlation_id, topics)
@@ -290,7 +290,7 @@ def _write_flexible(
     topics: Sequence[ProducedTopic],
     endpoints: Sequence[Endpoint],
 ) -> Pieces[AnswerBytes]:
-    done = 0
+    done = joined = 0
     parts = [_I32.pack(correlation_id), b"\0", _compact_count(len(topics))]
     for key, rows in topics:
         if version >= _TOPIC_IDS_SINCE:
@@ -307,8 +307,13 @@ def _write_flexible(
             parts.append(b"\0" if row.leader is None else b"\1\0" + leader_value(row.leader))
             done += 1
             if done % PIECE_ELEMENTS == 0:
+                joined = _join(parts, joined)
                 yield
         parts.append(b"\0")
+        done += 1
+        if done % PIECE_ELEMENTS == 0:
+            joined = _join(parts, joined)
+            yield
     parts.append(b"\0\0\0\0")  # not throttled
     if endpoints:
         return GatheredAnswer((b"".join(parts), endpoints_tags(endpoints)))  # INV-WTT2
@@ -319,7 +324,7 @@ def _write_flexible(
 def _write_legacy(
     version: int, correlation_id: int, topics: Sequence[ProducedTopic]
 ) -> Pieces[AnswerBytes]:
-    done = 0
+    done = joined = 0
     parts = [_I32.pack(correlation_id), _I32.pack(len(topics))]
     for key, rows in topics:
         assert isinstance(key, str), key
@@ -336,9 +341,20 @@ def _write_legacy(
                 parts += _legacy_text(row.text)
             done += 1
             if done % PIECE_ELEMENTS == 0:
+                joined = _join(parts, joined)
                 yield
+        done += 1
+        if done % PIECE_ELEMENTS == 0:
+            joined = _join(parts, joined)
+            yield
     parts.append(b"\0\0\0\0")  # not throttled
     return b"".join(parts)
+
+
+def _join(parts: list[bytes], start: int) -> int:
+    """Join what is in `parts` from `start` on, and return where the next piece starts: those of all rows, at the end, are a long step."""
+    parts[start:] = [b"".join(parts[start:])]
+    return start + 1
 
 
 def _compact_errors(records: Sequence[int]) -> bytes:

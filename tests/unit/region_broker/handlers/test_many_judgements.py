@@ -27,6 +27,7 @@ from region_broker.handlers.groups import consumer_group_heartbeat, offset_commi
 from region_broker.handlers.groups.names import topic_names
 from region_broker.handlers.topics import config_resources
 from region_broker.handlers.topics.config_resources import answer_resources, asks_for_nodes
+from region_broker.handlers.topics.delete_topics import handle_delete_topics
 from region_broker.handlers.topics.describe_configs import handle_describe_configs
 from region_broker.handlers.topics.describe_topic_partitions import handle_describe_topic_partitions
 from region_broker.handlers.transactions import txn_offset_commit
@@ -165,6 +166,42 @@ class NotLookedAt(list[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         raise AssertionError("looked at")
+
+
+class Named(list[Any]):
+    """As many things as requests may name; counts how many are looked at between two turns of the loop."""
+
+    in_this_turn = most = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in super().__iter__():
+            self.in_this_turn += 1
+            self.most = max(self.most, self.in_this_turn)
+            yield each
+
+    async def turn(self) -> None:
+        """Begin to count anew in each turn."""
+        while True:
+            await asyncio.sleep(0)
+            self.in_this_turn = 0
+
+
+@pytest.mark.parametrize("version", [1, 6])
+async def test_INV_HW2_topics_to_be_deleted_are_looked_at_a_few_at_a_time(
+    judged: Judged, version: int
+) -> None:
+    named = Named(f"t-{n}" for n in range(5_000))
+    if version == 6:
+        named = Named(SimpleNamespace(name=name, topic_id=None) for name in named)
+    request = SimpleNamespace(topics=named, topic_names=named)
+    ctx = RequestContext(judged.services, 1, 20, version, 77)
+    async with asyncio.TaskGroup() as tasks:
+        turning = tasks.create_task(named.turn())
+        await asyncio.sleep(0)
+        answer = await handle_delete_topics(ctx, request)
+        turning.cancel()
+    assert len(answer["responses"]) == len(named)
+    assert named.most <= ELEMENTS_AT_ONCE_MAX
 
 
 async def test_INV_HW2_topics_to_be_described_are_sorted_a_few_at_a_time(judged: Judged) -> None:

@@ -9,7 +9,7 @@ from idempotency.pieces import drained
 from region_broker.handlers.dispatch.deadlines import Deadlines
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.wait import Item, ProduceWait, written, written_pieces
-from region_broker.limits import RECORD_ERRORS_MAX
+from region_broker.limits import PIECE_ELEMENTS, RECORD_ERRORS_MAX
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest, SentBatch, SentTopic
 from region_broker.wire.connection_state import ConnectionState
 from tests.fixtures.node_logs import Fixture, batch, fixture
@@ -102,3 +102,14 @@ def test_one_answer_names_so_many_records_in_pieces_too() -> None:
         else:
             drained(written_pieces(context(), REQUEST, items))
         assert sum(len(item.bad_records) for item in items) == RECORD_ERRORS_MAX
+
+
+def test_INV_HW2_the_answer_to_many_topics_is_put_together_in_pieces() -> None:
+    """Of each topic that is named a list is made: of tens of thousands they are not made in one step."""
+    count = 4 * PIECE_ELEMENTS
+    sent = SentBatch(0, None)
+    request = REQUEST._replace(topics=[SentTopic(f"t-{n}", [sent]) for n in range(count)])
+    items = [Item(f"t-{n}", 0, b"") for n in range(count)]
+    pauses = sum(1 for _ in written_pieces(context(), request, items))
+    looked_at, rows, topics, encoded = 4, 4, 4, 2 * 4
+    assert pauses == looked_at + rows + topics + encoded
