@@ -13,7 +13,8 @@ INV-M23  a command that is larger than an entry of the quorum's log may be is re
 INV-M15  what others of the region changed is told to `on_foreign` before it is in `image`, in the order of the log, and not before
          whoever asks here has gone on with what came before it; all that a snapshot brings is told so
 INV-M20  whoever makes something ready for topics that come is waited for before they are in `image`, behind the commit: what is durable
-         comes, now or at the next start. Entries that a start reads again, and snapshots, wait for nobody
+         comes, now or at the next start. Entries that a start reads again, and snapshots, wait for nobody. The quorum goes on meanwhile (INV-RAP1);
+         whoever asked here for what came before goes on with it first, up to `GONE_ON_MS_MAX`: it would open logs of a topic that grows by what comes
 INV-M21  whoever marks what is about to go is waited for behind the commit, and before the database has forgotten it: a start that finds it
          there still reads the entry again, one that does not finds the mark. Entries that a start reads again, and snapshots, wait for nobody
 INV-M25  a command of a region with several nodes is waited for no longer than `SETTLED_MS_MAX`, also where this member leads and has it in its log:
@@ -33,7 +34,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
@@ -136,6 +137,8 @@ AGAIN_MS: Final = 100
 """After so long without news of it, a command is passed on again, then after twice as long, up to `AGAIN_MS_MAX`; and so often is a
 quorum asked to be taken in."""
 AGAIN_MS_MAX: Final = 1_000
+GONE_ON_MS_MAX: Final = 1_000
+"""How long what comes waits for somebody here to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,7 @@ class MetadataStore:
         self._settled_ms_max = SETTLED_MS_MAX
         self._patience: asyncio.Timeout | None = None
         """How long the command is waited for that this member has proposed."""
+        self._all_seen = asyncio.Event()
         self._brought: set[UUID] = set()
         """Wishes of somebody here that a snapshot has settled, who has not gone on yet."""
         self.failed = ""
@@ -489,23 +493,45 @@ class MetadataStore:
         self._see_on()
 
     async def _make_ready(self, image: MetadataImage) -> None:
-        coming = coming_in(self._image, image)
+        coming = coming_in(self._newest, image)
         if coming:
+            await self._until_all_is_seen()
             await self.on_coming(coming)
 
     async def _mark(self, image: MetadataImage) -> None:
-        going = going_in(self._image, image)
+        going = going_in(self._newest, image)
         if going:
+            await self._until_all_is_seen()
             await self.on_going(going)
 
+    @property
+    def _newest(self) -> MetadataImage:
+        """The image after the last wish that the log brought, which is shown, or will be (INV-M15)."""
+        return self._unseen[-1].image if self._unseen else self._image
+
+    async def _until_all_is_seen(self) -> None:
+        """Let whoever asked here go on with what was applied before (INV-M20).
+
+        Not for ever: one whose wish is in the log twice may wait for the second time, which stands behind what waits here.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GONE_ON_MS_MAX / 1000):
+                while self._unseen:
+                    self._all_seen.clear()
+                    await self._all_seen.wait()
+
     def _take_loaded(self) -> None:
-        """Go on from a leader's snapshot: what it brought was changed by others, or is what somebody here waits for."""
+        """Go on from a leader's snapshot: what it brought was changed by others, or is what somebody here waits for.
+
+        So is what was applied just before it, and whoever asked has not gone on with.
+        """
         self._unseen.clear()
         waiting = False
         for wish_id, asked in self._asked.items():
             found = self._machine.became_of(wish_id)
-            if found is not None and not asked.done():
-                asked.set_result(found)
+            if found is not None:
+                if not asked.done():
+                    asked.set_result(found)
                 self._unseen.append(found)
                 self._brought.add(wish_id)
                 waiting = True
@@ -527,6 +553,8 @@ class MetadataStore:
         """See all up to the next wish of somebody here, who has not gone on yet."""
         while self._unseen and self._unseen[0].wish_id not in self._asked:
             self._see(self._unseen.popleft().image)
+        if not self._unseen:
+            self._all_seen.set()
 
     def _see(self, image: MetadataImage) -> None:
         if image is not self._image:

@@ -4,15 +4,15 @@ INV-RK1  what a `Persist` holds is durable before any effect behind it leaves; w
          with the next one, all of it with one sync
 INV-RK2  an event is given to the core only if there is room for all that the core may persist for it; one that finds no room is
          as if it had not happened: a wish is refused, a message is lost, a tick is late (INV-RT4)
-INV-RK3  a wish is answered once; the one whose entry was committed after the state machine took it
+INV-RK3  a wish is answered once; the one whose entry was committed after the state machine took it (INV-RAP2)
 INV-RK4  the state machine is given each entry once, in order, or a snapshot in place of them
 INV-RK5  what waits is bounded: a wish too many is refused, a message too many is lost
 INV-RK6  a turn is carried out whole, by one task, or it was the last one: what was given up in the middle is not gone on with, and who
          closes the store waits for its end
 
-A store that failed ends `run`, and with it the node; so does a state machine that raises. The state machine's image is made
-and written between two turns: nothing else of this group happens meanwhile, so it must stay small against the election
-timeout.
+A store that failed ends `run`, and with it the node; so does a state machine that raises. A snapshot of this member is written
+between two turns: nothing else of this group happens meanwhile, so the state machine's image must stay small against the election
+timeout. What is committed is applied beside the turns (`applying`); a member that is alone does it within them.
 Not here: what is decided (`core`), timers and roles (`shell`), connections (a `Transport`).
 """
 
@@ -20,12 +20,13 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
+from region_broker.controller.raft.applying import Applying, ImageTaken
 from region_broker.controller.raft.core import RaftCore
 from region_broker.controller.raft.durable import RaftStore
 from region_broker.controller.raft.effects import (
@@ -75,7 +76,6 @@ from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
 from region_broker.controller.raft.handing_over import HandingOver
 from region_broker.controller.raft.needed_room import (
     SPARE_BYTES,
-    entries_bytes,
     has_command,
     log_bytes,
     volume_bytes,
@@ -103,7 +103,7 @@ Wish = Proposed | ReadAsked | MembershipAsked | TransferAsked
 
 
 class Carrier:
-    """One core's driver: `run` is its only task."""
+    """One core's driver: `run` owns its tasks, the turns and what applies beside them."""
 
     def __init__(
         self,
@@ -116,7 +116,6 @@ class Carrier:
         """Begin with nothing."""
         self._core = core
         self._store = store
-        self._machine = machine
         self._setup = setup
         self._on_role = on_role
         self._inbox: deque[Event] = deque()
@@ -124,8 +123,9 @@ class Carrier:
         self._wake = asyncio.Event()
         self._tickets = itertools.count()
         self._waiting: dict[int, asyncio.Future[LogIndex]] = {}
-        self._applied_index: LogIndex = core.commit_index
-        self._applied_bytes = 0
+        self._applying = Applying(
+            machine, core.commit_index, setup.snapshot_after_bytes, on_image=self._wake.set
+        )
         self._tick_waits = False
         self._full_until_ms = 0
         self._handing_over = HandingOver(setup.settings.election_timeout_ms)
@@ -133,6 +133,10 @@ class Carrier:
         self._is_outside = False
         self._ended_by: Exception | None = None
         self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._setup.transport is None
 
     @property
     def me(self) -> Member:
@@ -248,17 +252,43 @@ class Carrier:
             raise self._ended_by
         self._is_run = True
         try:
-            if not self._has_begun:
-                await self._room_to_start()
-            if not self._has_begun and not self._stopping:
-                async with self._whole():
-                    await self._carry(self._core.start(self._now_ms()))
-            while not self._stopping:
-                await self._wake.wait()
-                self._wake.clear()
-                await self._turns()
+            if self._is_alone:
+                await self._drive()
+            else:
+                await self._drive_and_apply()
         finally:
             self.end()
+
+    async def _drive_and_apply(self) -> None:
+        """Do both until one of them ends; raises what it raised first, as if there was no group of tasks."""
+        failures: list[BaseException] = []
+
+        async def both_end_with(work: Coroutine[Any, Any, None]) -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 -- raised below
+                failures.append(error)
+            finally:
+                self.stop()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(both_end_with(self._applying.run()), name="quorum-applying")
+            await both_end_with(self._drive())
+        if failures:
+            raise failures[0]
+
+    async def _drive(self) -> None:
+        if not self._has_begun:
+            await self._room_to_start()
+        if not self._has_begun and not self._stopping:
+            async with self._whole():
+                await self._carry(self._core.start(self._now_ms()))
+        while not self._stopping:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._turns()
 
     async def _room_to_start(self) -> None:
         """Wait until there is room for what the core begins with, and refuse what comes meanwhile (INV-RK2)."""
@@ -272,13 +302,15 @@ class Carrier:
             await self._make_room(needed_bytes)
 
     def stop(self) -> None:
-        """Let `run` end after its turn."""
+        """Let `run` end after its turn, and after what is being applied (INV-RAP5)."""
         self._stopping = True
         self._wake.set()
+        self._applying.stop()
 
     async def finish(self) -> None:
-        """Take nothing any more, and close the store behind the turn that is under way (INV-RK6)."""
+        """Take nothing any more, and close the store behind the turn, and what is applied, that is under way (INV-RK6)."""
         self.stop()
+        await self._applying.ended()
         async with self._one_at_a_time:
             self.end()
 
@@ -294,7 +326,7 @@ class Carrier:
             self._store.close()
 
     async def _turns(self) -> None:
-        while self._inbox and not self._stopping:
+        while (self._inbox or self._applying.has_image) and not self._stopping:
             async with self._whole():
                 await self._turn()
 
@@ -304,8 +336,9 @@ class Carrier:
         for event in await self._admitted():
             effects += self._core.step(event, self._now_ms())
         await self._carry(effects)
-        if self._applied_bytes >= self._setup.snapshot_after_bytes:
-            await self._snapshot()
+        taken = self._applying.take_image()
+        if taken is not None:
+            await self._snapshot(taken)
 
     async def _admitted(self) -> list[Event]:
         """Take out what has gathered, as much as is one turn; return what there is room for (INV-RK2)."""
@@ -435,7 +468,7 @@ class Carrier:
             case DropLog(up_to):
                 await self._outside(partial(self._store.drop_log, up_to))
             case Committed(entries):
-                await self._apply(entries)
+                await self._commit(entries)
             case Answered():
                 self._answer(effect)
             case RoleChanged():
@@ -468,25 +501,20 @@ class Carrier:
             return
         images: list[bytes] = []
         await self._outside(lambda: images.append(self._store.image()))
-        self._machine.load(images[0])
-        self._applied_index, self._applied_bytes = wanted.point.index, 0
+        await self._applying.add_snapshot(wanted.point.index, images[0])
 
-    async def _apply(self, entries: tuple[Entry, ...]) -> None:
-        # INV-RK4: each once, in order
-        assert entries[0].index == self._applied_index + 1, (entries[0], self._applied_index)
-        await self._machine.apply(entries)
-        self._applied_index = entries[-1].index
-        self._applied_bytes += entries_bytes(entries)
+    async def _commit(self, entries: tuple[Entry, ...]) -> None:
         if any(entry.kind is EntryKind.COMMAND for entry in entries):
             self._handing_over.carried_out()
+        await self._applying.add(entries)
+        if self._is_alone:
+            await self._applying.work_off()
 
-    async def _snapshot(self) -> None:
+    async def _snapshot(self, taken: ImageTaken) -> None:
         """Let the state machine's image take the place of the log; if it does not fit, after as much again."""
-        self._applied_bytes = 0
-        point = self._core.point_at(self._applied_index)
-        image = self._machine.image()
+        point = self._core.point_at(taken.index)
         try:
-            await self._outside(partial(self._store.keep_snapshot, point, image))
+            await self._outside(partial(self._store.keep_snapshot, point, taken.image))
         except RaftStoreFull as error:
             logger.warning("the quorum's log grows on: %s", error)
             return
@@ -498,7 +526,8 @@ class Carrier:
         self._handing_over.ended(answer.ticket, answer.outcome, self._now_ms())
         match answer.outcome:
             case Outcome.DONE:
-                self._settle(answer.ticket, answer.index)
+                settle = partial(self._settle, answer.ticket, answer.index)
+                self._applying.behind(settle)  # INV-RAP2
             case Outcome.NOT_LEADER:
                 self._settle(answer.ticket, NotLeader(answer.leader))
             case Outcome.LOST:

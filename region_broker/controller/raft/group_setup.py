@@ -23,7 +23,7 @@ class StateMachine(Protocol):
     """What the committed entries make."""
 
     async def apply(self, entries: Sequence[Entry]) -> None:
-        """Take entries, of all kinds, in order; deterministic, and no entry is refused."""
+        """Take entries, of all kinds, in order; deterministic, and no entry is refused. What it makes of them may take long (`applying`)."""
         ...
 
     def image(self) -> bytes:

@@ -381,8 +381,8 @@ class RegionGroups:
             if is_off and is_named(self._image, row, self._parts.me, self._parts.life):
                 return f"node {self._parts.me} is named to lead data group {group.number}, and cannot: it has lost a log, or has led in that leader epoch before"
         room = self._parts.partitions.room.refusal
-        if room is not None and any(group.leads is not None for group in self._data.values()):
-            return f"node {self._parts.me} leads a data group, and takes no writes: {room}"
+        if room is not None and self._leading_now():  # the main leader, too: INV-NRP6
+            return f"node {self._parts.me} leads logs, and takes no writes: {room}"
         for partition in self._parts.partitions:
             if self._leads_main or self._led(partition.key):
                 if partition.failed is not None:

@@ -5,13 +5,13 @@ import errno
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable, Stored
 from region_broker.controller.membership_keeping import (
     JOINING_MAX,
     MembershipKeeping,
@@ -39,6 +39,7 @@ from region_broker.controller.metadata_store import (
     coming_in,
     going_in,
 )
+from region_broker.controller.metadata_tables import LogPosition
 from region_broker.controller.raft.effects import Joining, PassedOn, SnapshotRequest
 from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Membership, Term
 from region_broker.controller.raft.settings import RaftSettings
@@ -105,6 +106,56 @@ async def test_INV_M20_what_is_made_ready_for_a_topic_is_waited_for_before_it_is
     await nodes[0].store.apply(SetTopicConfigs(UUID(int=1), {"retention.ms": "1"}, {}))
     await until(lambda: all(node.store.image.topics["t1"].configs for node in nodes))
     assert seen == 3 * [("t1", range(1), False)]
+
+
+@simulated
+async def test_INV_RAP1_the_quorum_goes_on_while_something_is_made_ready() -> None:
+    """INV-M20: whoever asked for it waits, and nobody else."""
+    nodes = await three_nodes(Bus())
+    goes_on = asyncio.Event()
+
+    async def make(_coming: Sequence[Coming]) -> None:
+        await goes_on.wait()
+
+    nodes[0].store.on_coming = make
+    term = nodes[0].store.group.term
+    begun = asyncio.get_running_loop().create_task(nodes[0].store.apply(topic(1)))
+    await until(lambda: "t1" in nodes[1].store.image.topics)
+    for number in range(2, 6):
+        await asyncio.sleep(2)
+        await nodes[1].store.apply(topic(number))
+    for node in nodes:
+        assert (node.store.group.leader, node.store.group.term) == (nodes[0].member, term)
+    assert (begun.done(), set(nodes[0].store.image.topics)) == (False, set())
+    goes_on.set()
+    await begun
+    await until(lambda: len(nodes[0].store.image.topics) == 5)
+
+
+@simulated
+async def test_INV_M20_whoever_asked_goes_on_before_anything_else_is_made_ready() -> None:
+    """Else the first partition would be opened while its topic grows by others: logs beyond would be opened, and made, at once."""
+    nodes = await three_nodes(Bus())
+    store, goes_on = nodes[0].store, asyncio.Event()
+    seen, database = list[tuple[range, bool]](), store._database
+
+    async def write_at_once(image: MetadataImage, position: LogPosition) -> None:
+        # Time in which whoever asked would go on by chance.
+        database.stored = Stored(image, position)
+
+    async def make(coming: Sequence[Coming]) -> None:
+        seen.extend((each.numbers, each.topic.name in store.image.topics) for each in coming)
+        await goes_on.wait()
+
+    store.on_coming = make
+    cast("Any", database).write = write_at_once
+    begun = asyncio.get_running_loop().create_task(store.apply(topic(1)))
+    await until(lambda: "t1" in nodes[1].store.image.topics)
+    await nodes[1].store.apply(ResizeTopic(UUID(int=1), 3, 1))
+    goes_on.set()
+    await begun
+    await until(lambda: store.image.topics["t1"].partition_count == 3)
+    assert seen == [(range(1), False), (range(1, 3), True)]
 
 
 @simulated
@@ -229,10 +280,14 @@ async def test_INV_M15_it_is_told_where_somebody_waits_for_a_change_of_his_own_i
 
 @simulated
 async def test_INV_M16_no_image_comes_back_behind_a_snapshot() -> None:
-    """1. A wish is applied, and something behind it. 2. Before its caller has gone on, a snapshot takes the place of entries."""
+    """1. A wish is applied, and something behind it. 2. Before its caller has gone on, a snapshot takes the place of entries.
+
+    INV-M6: nor is anything shown before that one goes on.
+    """
     nodes = await three_nodes(Bus())
-    store, versions = nodes[1].store, list[int]()
+    store, versions, waited = nodes[1].store, list[int](), list[bool]()
     store.follow(lambda image: versions.append(image.version))
+    store.follow(lambda _: waited.append(bool(store._asked)))
     machine = store._machine
     take = machine.on_applied
 
@@ -250,6 +305,7 @@ async def test_INV_M16_no_image_comes_back_behind_a_snapshot() -> None:
     await asyncio.sleep(1)
     assert image is store.image
     assert versions == sorted(versions)
+    assert not any(waited)
 
 
 @simulated

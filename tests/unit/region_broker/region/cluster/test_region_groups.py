@@ -556,22 +556,39 @@ def test_a_leader_with_a_stopped_log_and_one_that_hears_of_one_ask_for_gathering
     live(life)
 
 
-def test_INV_SPD2_a_data_leader_without_room_asks_for_gathering_and_others_without_room_do_not() -> (
-    None
-):
-    """1. Its disk is nearly full. 2. What it leads takes no writes, though the other nodes have room."""
+def test_INV_SPD2_a_leader_without_room_asks_for_gathering() -> None:
+    """1. Its disk is nearly full. 2. What it leads takes no writes, though the other nodes have room.
+
+    The leader of the main group, too: it has another one elected then (INV-NRP6).
+    """
 
     async def life(region: SpreadRegion) -> None:
-        one, two, _ = await three(region)
+        for node in (await three(region))[:2]:
+            _nearly_full(node)
+            assert "takes no writes" in (node.groups.trouble() or "")
+            node.table.room.note(1_000, 500)
+            assert node.groups.trouble() is None
+
+    live(life)
+
+
+def test_INV_SPD2_leaders_are_not_spread_by_one_without_room_and_those_of_a_follower_do_not_count() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        one, two = region.node(1), region.node(2)
         for node in (one, two):
-            node.table.room.free_bytes_min = 100
-            node.table.room.note(1_000, 50)
-        assert "takes no writes" in (two.groups.trouble() or "")
-        assert one.groups.trouble() is None
-        two.table.room.note(1_000, 500)
+            _nearly_full(node)
+        assert "takes no writes" in (one.groups.trouble() or "")
         assert two.groups.trouble() is None
 
     live(life)
+
+
+def _nearly_full(node: SpreadNode) -> None:
+    node.table.room.free_bytes_min = 100
+    node.table.room.note(1_000, 50)
 
 
 def test_INV_NRP3_a_node_that_has_lost_a_log_leads_no_data_group_and_says_so() -> None:
