@@ -10,10 +10,10 @@ from geo_replicator.directory import next_region_epoch
 from geo_replicator.events import HandshakeDone
 from geo_replicator.failover import Phase
 from geo_replicator.failover import State as FailoverState
-from geo_replicator.failover_events import Event, PromiseGiven, TakeoverBegun
+from geo_replicator.failover_events import CutChosen, Event, PromiseGiven, TakeoverBegun
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.ports import LinkFailed, PrimarySession
-from region_broker.region.failover.messages import AskPromise, SiteStatus
+from region_broker.region.failover.messages import AskPromise, DrainEnded, EndDrain, SiteStatus
 from region_broker.region.failover.operations import Operation
 from region_broker.region.mirror.region_link import PeerPrimary
 from region_broker.region.peers.protocol import PeerRefused
@@ -98,6 +98,45 @@ async def starts_again(pair: Pair, ap: Region) -> None:
     pair.regions["ap"] = ap
     assert ap.node.failover.state.takeover is not None
     await pair.until(lambda: ap.node.failover.state.takeover is None, "its takeover ends")
+
+
+async def test_INV_FD6_a_region_that_is_fenced_for_one_candidate_is_not_drained_for_another(
+    tmp_path: Path,
+) -> None:
+    """1. eu is drained for ap, which dies. 2. The drain ends. 3. A switch goes to us, eu promises it, and the link between them
+    breaks: us acts and acknowledges. 4. ap is back, hears eu only, and asks it for the promise of a drained region.
+    """
+    async with region_pair(tmp_path, 1, names=NAMES) as pair:
+        ap = await drained_for_ap(pair)
+        takeover = ap.node.failover.state.takeover
+        assert takeover is not None
+        drained = EndDrain(operation_id=takeover.operation_id, reason="the switch timed out")
+        told = await pair.us.node.failover.parts.peers.ask(
+            "eu", drained, DrainEnded, timeout_ms=5_000
+        )
+        assert told.acting
+        await pair.until(lambda: pair.eu.node.role.acting, "eu takes writes again")
+        await write(pair.eu, b"four")
+        driver = pair.us.node.failover
+        told_of = driver.on_step
+
+        def breaks(event: Event, before: FailoverState, after: FailoverState) -> None:
+            if isinstance(event, CutChosen):
+                pair.fabric.cut("eu", "us")
+            told_of(event, before, after)
+
+        driver.on_step = breaks
+        await pair.take_over(planned=True)
+        await write(pair.us, b"five")
+        assert pair.eu.phase is Phase.FENCED
+        pair.fabric.cut("us", "ap")
+        await starts_again(pair, ap)
+        assert ap.phase is Phase.FENCED, "it was given up"
+        assert "region us was promised region epoch 17" in ap.node.failover.state.reason
+        for other in ("eu", "ap"):
+            pair.fabric.heal("us", other)
+        await all_show(pair, 5)
+        assert pair.us.node.role.acting
 
 
 async def test_INV_FS8_a_planned_switch_is_given_up_where_a_region_is_at_a_later_epoch(
@@ -203,3 +242,27 @@ async def test_INV_FS8_a_planned_switch_is_given_up_where_another_epoch_is_follo
         assert f"not from the final {TidemarkPoint(*began.final)}" in ap.node.failover.state.reason  # type: ignore[misc]
         await write(pair.us, b"five")
         await all_show(pair, 5)
+
+
+async def test_INV_FD7_a_region_is_drained_for_one_candidate_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A switch to ap, which lags. 2. A switch to us: it would be told that eu is drained, and lose that by the end of the first."""
+    async with region_pair(tmp_path, 6, names=NAMES) as pair:
+        ap = pair.regions["ap"]
+        await three_records(pair)
+        await all_show(pair, 3)
+        copies_nothing_from_eu(monkeypatch, "ap")
+        pair.fabric.drop("eu", "ap")
+        await write(pair.eu, b"four")
+        first = ap.node.operations.begin_switch()
+        await pair.until(lambda: pair.eu.phase is Phase.DRAINING, "eu is drained")
+        second = await ended(pair, pair.us.node.operations.begin_switch())
+        assert second.status == "failed", second
+        assert f"drains for region ap, operation {first.operation_id}" in second.error
+        assert pair.eu.phase is Phase.DRAINING
+        await ended(pair, first)
+        assert first.status == "failed", first
+        await pair.until(lambda: pair.eu.node.role.acting, "eu takes writes again")
+        await pair.take_over(planned=True)
+        assert shown(pair.us) == 4

@@ -655,12 +655,12 @@ class FailoverSteps:
 
     async def roll_back_drain(self) -> Event:
         """Wait for the promise until the deadline, then write again; at once after a restart."""
-        deadline_ms = self.drain_deadline_ms
-        if deadline_ms is None:
+        if self.drain_deadline_ms is None:
             return DrainRolledBack("this node was restarted while it was drained")
-        left_ms = deadline_ms - self._parts.clock.monotonic_ms()
-        if left_ms > 0:
-            await self._parts.clock.sleep_ms(left_ms)
+        while (left_ms := self.drain_deadline_ms - self._parts.clock.monotonic_ms()) > 0:
+            await self._parts.clock.sleep_ms(
+                left_ms
+            )  # which another order of the same region puts off
         return DrainRolledBack("nobody took over in time")
 
 
