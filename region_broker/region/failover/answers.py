@@ -229,22 +229,29 @@ class FailoverAnswers:
     async def _promise(self, state: State, asked: Promise, planned: Hello | None) -> PromiseVerdict:
         if planned is not None and state.phase is Phase.DRAINING:
             await self._seal_drain(state, asked)
-        if planned is None and state.phase is Phase.ACTING:
-            # T31: what is acknowledged here is under a tidemark, if this region must act again.
-            self._parts.role.close_gate(_about_to_act(asked))
-            try:
-                await self._final_point()
-            except (RoundFailed, TimeoutError) as error:
-                _log.warning("no last tidemark before the promise: %s", error)
         event = PromiseGiven(asked.region_epoch, asked.candidate)
-        while not await self._driver.record(event, expected=state):
+        while True:
+            if planned is None and state.phase.acts:
+                await self._publish_before(asked)
+            if await self._driver.record(event, expected=state):
+                return PromiseVerdict.GRANTED
             state = self._driver.state
             verdict = judge_promise(state.promise, state.region_epoch, asked)
             if verdict is not PromiseVerdict.GRANTED:
                 return verdict
             if planned is not None and (refusal := self._not_drained(state, asked, planned)):
                 raise PeerRefused(DRAIN_OVER, refusal)
-        return PromiseVerdict.GRANTED
+
+    async def _publish_before(self, asked: Promise) -> None:
+        """Put what is acknowledged here under a tidemark, if this region must act again (T31).
+
+        Nor is one that drains for another candidate done with it: its last tidemark may be under way, or the drain end meanwhile.
+        """
+        self._parts.role.close_gate(_about_to_act(asked))
+        try:
+            await self._final_point()
+        except (RoundFailed, TimeoutError) as error:
+            _log.warning("no last tidemark before the promise: %s", error)
 
     async def _seal_drain(self, state: State, asked: Promise) -> None:
         """Stop every answer, then see that the last tidemark covers all of them (INV-FD5).

@@ -367,7 +367,9 @@ class FailoverOperations:
         meant = self._driver.state
         statuses = await self._driver.outlook.statuses()
         old = statuses.get(operation.from_region)
-        if old is not None and old.acting and self._driver.state.phase is Phase.MIRRORING:
+        # One that drains may do so for this region, by an earlier order.
+        up = old is not None and (old.acting or old.phase == Phase.DRAINING)
+        if old is not None and up and self._driver.state.phase is Phase.MIRRORING:
             operation.steps.append(f"region {old.region} is reachable: draining it first")
             try:
                 await self._switch(operation)

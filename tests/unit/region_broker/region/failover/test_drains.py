@@ -1,6 +1,7 @@
 """INV-FD6, INV-FD7, T31: what a region that is drained, or was, says to each candidate that asks."""
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import Event, HistoryRefuted, PromiseGiven
-from geo_replicator.lineage import Cut
+from geo_replicator.lineage import Cut, TidemarkPoint
 from geo_replicator.loss import Tail
 from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
@@ -186,3 +187,51 @@ async def test_INV_FD6_a_region_that_returned_is_not_drained_for_who_has_not_hea
     told = await pair.eu.answers._on_promise(PeerSession(1, "ap:1", hello), asked, memoryview(b""))
     assert not told.granted
     assert "the drain for region ap is over: region eu is mirroring" in told.reason
+
+
+async def test_T31_a_region_that_drains_publishes_its_last_tidemark_before_any_promise(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A switch to ap: the last tidemark is under way. 2. A failover to us: what was answered would be lost, with eu up."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.stop_tidemarks()
+    await pair.eu.write("second")
+    final_point, asked = pair.eu.answers._final_point, 0
+
+    async def counted() -> TidemarkPoint:
+        nonlocal asked
+        asked += 1
+        return await final_point()
+
+    monkeypatch.setattr(pair.eu.answers, "_final_point", counted)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(ends_somehow(pair))
+        await pair.eu.until(Phase.DRAINING)
+        operation = pair.us.operations.begin_failover(confirmed=True)
+        await until(
+            lambda: asked == 2 or pair.eu.driver.state.phase is Phase.FENCED, "us has asked"
+        )
+        assert asked == 2, "it promised at once"
+        pair.eu.ledger.answers.set()
+        await pair.us.ended(operation)
+    assert operation.status == "succeeded", operation
+    await pair.us.shows("second")
+
+
+async def ends_somehow(pair: Pair) -> None:
+    """Drain eu for ap; the promise to us may come before the answer."""
+    with contextlib.suppress(PeerRefused):
+        await pair.eu.answers.drain(order("first", "ap"))
+
+
+async def test_INV_FD7_a_failover_to_the_region_that_it_is_drained_for_goes_the_planned_way(
+    pair: Pair,
+) -> None:
+    """The switch that it was drained by has broken off."""
+    await pair.us.until(Phase.MIRRORING)
+    await pair.eu.answers.drain(order("first", "us"))
+    operation = await pair.us.ended(pair.us.operations.begin_failover(confirmed=True))
+    assert operation.status == "succeeded", operation
+    assert operation.statement is not None
+    assert operation.statement.planned
