@@ -30,7 +30,8 @@ def main(names: tuple[str, ...], *, large: bool, mutants: bool) -> None:
 
 def _clean(name: str, *, large: bool) -> bool:
     instance = INSTANCES[name]
-    result = explore((instance.large if large else instance.small)(frozenset()))
+    world = (instance.large if large else instance.small)(frozenset())
+    result = explore(world, liveness=instance.liveness)
     _say(name, result)
     return result.found is None
 
@@ -39,7 +40,8 @@ def _mutants(name: str) -> bool:
     right = True
     for mutant in MUTANTS:
         if mutant.instance == name:
-            result = explore(INSTANCES[name].small(frozenset({mutant.name})))
+            world = INSTANCES[name].small(frozenset({mutant.name}))
+            result = explore(world, liveness=mutant.breaks == "stuck")
             _say(f"{name} without {mutant.name!r}, must break {mutant.breaks!r}", result)
             right = right and result.found is not None and result.found.name == mutant.breaks
     return right

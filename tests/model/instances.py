@@ -24,6 +24,8 @@ class Named:
     text: str
     small: Made
     large: Made
+    liveness: bool = True
+    """Whether something good can be reached from every state of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,13 @@ INSTANCES: Final = {
             "three regions, one record, a region that may crash while it cuts its logs",
             _takeover(takeover.Size(writes=1, takeovers=1, steps=True)),
             _takeover(takeover.Size(writes=1, takeovers=2, steps=True)),
+        ),
+        Named(
+            "planned switch",
+            "three regions, one record, a planned switch to one of them that a takeover by any of them may cross",
+            _takeover(takeover.Size(writes=1, takeovers=1, switches=1, switched_to=2)),
+            _takeover(takeover.Size(writes=2, takeovers=1, switches=1)),
+            liveness=False,
         ),
         Named(
             "mirror",
@@ -256,6 +265,8 @@ MUTANTS: Final = (
     Mutant("T24 nobody is asked", "takeover", "sync lost", "H13"),
     Mutant("T24 answers promise nothing", "takeover", "sync lost", "H14"),
     Mutant("T24 a lower epoch than promised is followed", "two candidates", "sync lost", "H14"),
+    Mutant("T24 a switch goes on whatever is followed", "planned switch", "switch lost"),
+    Mutant("T24 a fenced region is drained for anybody", "planned switch", "switch lost"),
     Mutant("T25 the directory takes any entry", "two candidates", "taken back", "H15"),
     Mutant("T25 nothing is void", "two candidates", "taken back", "H15"),
     Mutant("T26 nothing is clamped", "groups", "skipped"),

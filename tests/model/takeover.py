@@ -5,6 +5,9 @@ Real, called at each move: the failover fold and its effects (`geo_replicator.fa
 time from whoever says that it acts; cutting, at once or a log at a time; the directory, which takes an entry only above
 all that it has. Nobody has to hear anything: a region that is cut off, dead or slow is one that does not move. A
 transaction that waits for one mirror is answered as soon as that could be known at its primary.
+
+A planned switch drains the primary: it ends its log with a tidemark, and promises who asked for that, who waits for it and takes over by
+that one word (INV-FOP2, INV-FD6). Of what the others acknowledged since it must lose nothing, whether anybody else had it or not.
 """
 
 from collections.abc import Iterator
@@ -21,6 +24,8 @@ from geo_replicator.failover_events import (
     Adopted,
     Born,
     CutChosen,
+    DrainBegun,
+    DrainRolledBack,
     EntryRecord,
     Event,
     FollowResumed,
@@ -64,13 +69,25 @@ class Tide(NamedTuple):
 
 
 class Region(NamedTuple):
-    """What a region holds: `journal` is the fold of its journal, `known` the lineage that it has heard of."""
+    """What a region holds: `journal` is the fold of its journal, `known` the lineage that it has heard of.
+
+    `drained`: whom it drained for last. `awaited`: the last tidemark that a switch to it waits for.
+    """
 
     journal: bytes
     log: tuple[Value, ...] = ()
     tides: tuple[Tide, ...] = ()
     reached: TidemarkPoint = BEFORE_ALL
     known: tuple["Entry", ...] = ()
+    drained: str = ""
+    awaited: "Drained | None" = None
+
+
+class Drained(NamedTuple):
+    """What a drained region says: who it is, and its last tidemark."""
+
+    region: int
+    final: TidemarkPoint
 
 
 class Entry(NamedTuple):
@@ -101,6 +118,7 @@ class State(NamedTuple):
     entries: tuple[Entry, ...] = ()
     synced: frozenset[Value] = frozenset()
     takeovers: int = 0
+    switches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +128,10 @@ class Size:
     regions: int = 3
     writes: int = 2
     takeovers: int = 2
+    switches: int = 0
+    """Planned ones; liveness is not judged with them: who was promised in vain goes on by `steps.fenced`, which is not here."""
+    switched_to: int = 0
+    """The first of the regions that are switched to."""
     steps: bool = False
     """A region may crash between cutting a log, cutting its tidemarks, and noting that both are cut."""
 
@@ -163,6 +185,7 @@ class Takeover:
             if stands and state.takeovers < self.size.takeovers:
                 label = ("{} is told to take over", NAMES[at])
                 yield Move(label, partial(self._begin, state, at))
+            yield from self._switch(state, at, now, acting)
             for other, theirs in acting:
                 if other != at:
                     yield from self._learn(state, at, now, other, theirs)
@@ -203,7 +226,7 @@ class Takeover:
         region = state.regions[at]
         primary = NAMES.index(now.acting_region)
         source, theirs = state.regions[primary], state_of(state.regions[primary])
-        if theirs.may_act and theirs.region_epoch == now.region_epoch:
+        if theirs.phase.acts and theirs.region_epoch == now.region_epoch:
             if len(source.log) > len(region.log):
                 log = (*region.log, source.log[len(region.log)])
                 label = ("{} copies a record from {}", NAMES[at], NAMES[primary])
@@ -222,9 +245,42 @@ class Takeover:
     def _reach(self, state: State, at: int, tide: Tide) -> State:
         region = state.regions[at]
         primaries = [state_of(each) for each in state.regions]
-        told = any(now.may_act and now.region_epoch == tide.point.region_epoch for now in primaries)
+        told = any(
+            now.phase.acts and now.region_epoch == tide.point.region_epoch for now in primaries
+        )
         synced = state.synced | set(region.log[: tide.end]) if told else state.synced
         return _with(state, at, region._replace(reached=tide.point))._replace(synced=synced)
+
+    # Planned switch.
+
+    def _switch(
+        self, state: State, at: int, now: failover.State, acting: list[tuple[int, failover.State]]
+    ) -> Iterator[Move]:
+        if now.phase is Phase.DRAINING:
+            ended = partial(_record, state, at, DrainRolledBack(""))
+            yield Move(("the drain of {} ends", NAMES[at]), ended)
+        if now.phase not in {Phase.MIRRORING, Phase.FENCED}:
+            return
+        if state.switches < self.size.switches and at >= self.size.switched_to:
+            for old, theirs in acting:
+                if old != at and theirs.region_epoch == now.region_epoch:
+                    drains: Label = ("{} is drained for {}", NAMES[old], NAMES[at])
+                    yield Move(drains, partial(_drain, state, at, old))
+        region = state.regions[at]
+        if region.awaited is None or region.reached < region.awaited.final:
+            return
+        blind = "T24 a switch goes on whatever is followed" in self.mutants
+        if blind or not _overtaken(now, region.awaited.final):
+            begins: Label = ("{} takes over from who was drained", NAMES[at])
+            yield Move(begins, partial(self._begin_drained, state, at, region.awaited))
+
+    def _begin_drained(self, state: State, at: int, drained: Drained) -> State:
+        region = state.regions[at]
+        final = drained.final.region_epoch, drained.final.number
+        event = TakeoverBegun(
+            self._epoch_for(state, at), NAMES[drained.region], "", True, False, final
+        )
+        return _record(_with(state, at, region._replace(awaited=None)), at, event)
 
     # Takeover.
 
@@ -233,12 +289,15 @@ class Takeover:
             return max(known, default=0) + 8
         return int(directory.next_region_epoch(known, at))
 
-    def _begin(self, state: State, at: int) -> State:
+    def _epoch_for(self, state: State, at: int) -> RegionEpoch:
         now = state_of(state.regions[at])
         known = [now.highest_epoch_known, *(e.region_epoch for e in state.regions[at].known)]
-        event = TakeoverBegun(
-            RegionEpoch(self._next_epoch(known, at)), now.acting_region, "", False, True
-        )
+        return RegionEpoch(self._next_epoch(known, at))
+
+    def _begin(self, state: State, at: int) -> State:
+        now = state_of(state.regions[at])
+        event = TakeoverBegun(self._epoch_for(state, at), now.acting_region, "", False, True)
+        state = _with(state, at, state.regions[at]._replace(awaited=None))
         return _record(state, at, event)._replace(takeovers=state.takeovers + 1)
 
     def _fence(self, state: State, at: int, now: failover.State) -> Iterator[Move]:
@@ -249,7 +308,9 @@ class Takeover:
             if other != at and all(answer.region != other for answer in answers):
                 label = ("{} asks {} for a promise", NAMES[at], NAMES[other])
                 yield Move(label, partial(self._promise, state, at, other, epoch))
-        if answers or "T24 nobody is asked" in self.mutants:
+        planned = now.takeover.planned
+        enough = [a for a in answers if not planned or NAMES[a.region] == now.takeover.old_region]
+        if enough or "T24 nobody is asked" in self.mutants:
             yield Move(("{} chooses where to cut", NAMES[at]), partial(self._choose, state, at))
 
     def _promise(self, state: State, at: int, other: int, epoch: int) -> State:
@@ -258,7 +319,10 @@ class Takeover:
             directory.Promise(RegionEpoch(epoch), NAMES[at]),
         )
         verdict = directory.judge_promise(peer.promise, peer.region_epoch, asked)
-        if verdict not in {directory.PromiseVerdict.GRANTED, directory.PromiseVerdict.REPEATED}:
+        promised = {directory.PromiseVerdict.GRANTED, directory.PromiseVerdict.REPEATED}
+        takeover = state_of(state.regions[at]).takeover
+        planned = takeover is not None and takeover.planned
+        if verdict not in promised or (planned and not self._is_drained(state, other, at)):
             return _record(state, at, TakeoverAbandoned(""))
         granted = verdict is directory.PromiseVerdict.GRANTED
         if granted and "T24 answers promise nothing" not in self.mutants:
@@ -267,6 +331,21 @@ class Takeover:
         answer = Answer(epoch, other, *_held(region), region.reached)
         heard = state.regions[at]._replace(known=merged(state.regions[at].known, region.known))
         return _with(state, at, heard)._replace(answers=state.answers | {answer})
+
+    def _is_drained(self, state: State, other: int, candidate: int) -> bool:
+        """Whether a region promises who takes over from a drained one (INV-FD6)."""
+        region, now = state.regions[other], state_of(state.regions[other])
+        if now.phase is Phase.ACTING:
+            return False
+        if now.phase is Phase.DRAINING:
+            return region.drained == NAMES[candidate]
+        acted_last = region.known[-1].region if region.known else 0
+        if "T24 a fenced region is drained for anybody" in self.mutants:
+            return True
+        if acted_last != other:
+            asks = state.regions[candidate]
+            return max(region.known, default=()) <= max(asks.known, default=())
+        return now.phase is Phase.FENCED and now.promise.candidate == NAMES[candidate]
 
     def _choose(self, state: State, at: int) -> State:
         region, now = state.regions[at], state_of(state.regions[at])
@@ -284,6 +363,8 @@ class Takeover:
         chosen = next(claim for claim in claims if claim.point == base)
         if chosen.region != at:
             region = region._replace(log=chosen.log, tides=chosen.tides)
+        if now.takeover.planned:
+            _check_switch(state, at, chosen)
         entry = Entry(epoch, at, base, len(chosen.log), len(chosen.tides))
         entries = merged(state.entries, (entry,))
         region = region._replace(known=merged(known, (entry,)))
@@ -374,6 +455,32 @@ def _follow(state: State, at: int, other: int, known: tuple[Entry, ...], *, unbo
     return state
 
 
+def _drain(state: State, at: int, old: int) -> State:
+    """Let a primary end its log with a tidemark, for a switch to another region."""
+    state = _publish(state, old)
+    final = Drained(old, state.regions[old].reached)
+    state = _with(state, old, state.regions[old]._replace(drained=NAMES[at]))
+    state = _with(state, at, state.regions[at]._replace(awaited=final))
+    state = _record(state, old, DrainBegun("", NAMES[at]))
+    return state._replace(switches=state.switches + 1)
+
+
+def _overtaken(now: failover.State, final: TidemarkPoint) -> bool:
+    """Whether a region knows that another one acts than was drained, or may (INV-FOP2)."""
+    others = now.promise.candidate not in {"", now.region}
+    bound = others and now.promise.region_epoch > final.region_epoch
+    return bound or max(now.region_epoch, now.heard_region_epoch) > final.region_epoch
+
+
+def _check_switch(state: State, at: int, chosen: Answer) -> None:
+    """T24: a planned switch loses nothing that was acknowledged, whether another region has it or not."""
+    last = max(state.regions, key=lambda region: state_of(region).region_epoch)
+    newest = state_of(last).region_epoch
+    primary = state.regions[fencing.region_ordinal_of(newest)]
+    if state_of(primary).region_epoch == newest and chosen.log[: len(primary.log)] != primary.log:
+        raise Broken("switch lost", f"{NAMES[at]} acts without {primary.log}")
+
+
 def _check_epochs(state: State) -> None:
     """T19: nobody writes under the region epoch of another."""
     pairs = frozenset[tuple[int, int]]().union(*map(_writers, state.regions))
@@ -431,7 +538,7 @@ def _check_followers(state: State, states: list[failover.State]) -> None:
 
 def _with(state: State, at: int, region: Region) -> State:
     regions = (*state.regions[:at], region, *state.regions[at + 1 :])
-    return State(regions, state.answers, state.entries, state.synced, state.takeovers)
+    return state._replace(regions=regions)
 
 
 def _publish(state: State, at: int) -> State:
@@ -462,7 +569,7 @@ def _claim(answer: Answer, lineage: Lineage) -> Answer:
 def _record(state: State, at: int, event: Event) -> State:
     region = state.regions[at]
     journal = _folded(region.journal, event)
-    return _with(state, at, Region(journal, region.log, region.tides, region.reached, region.known))
+    return _with(state, at, region._replace(journal=journal))
 
 
 def _folded(journal: bytes, event: Event) -> bytes:

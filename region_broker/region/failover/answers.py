@@ -2,6 +2,10 @@
 
 INV-FD4  a promise is answered only after it is durable and the gate is closed (T24)
 INV-FD5  a drained region promises only if its last tidemark covers everything that it has acknowledged
+INV-FD6  a region that acted last gives the promise of a drained one only to the candidate that it was drained for, and has acknowledged
+         nothing since: while that drain lasts, or fenced for that candidate; and only in the process that has drained it, which knows
+         where the last tidemark cuts
+INV-FD7  a region is drained for one candidate at a time, for as long as the last order of it says; only that order ends it
 
 Make one for a driver, and `register` it before the peer server starts.
 Not here: the machine, and what is learnt from a hello (`driver`); how such questions are asked (`peers`, `steps`).
@@ -9,6 +13,7 @@ Not here: the machine, and what is learnt from a hello (`driver`); how such ques
 
 import asyncio
 import logging
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -16,7 +21,7 @@ import msgspec
 from geo_replicator.directory import Promise, PromiseVerdict, judge_promise
 from geo_replicator.failover import Phase, State
 from geo_replicator.failover_events import DrainBegun, DrainRolledBack, PromiseGiven
-from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, Cut, TidemarkPoint
 from geo_replicator.tail import Tail
 from geo_replicator.tidemark import TidemarkError
 from idempotency.fencing import REGION_EPOCH_MAX
@@ -52,6 +57,7 @@ from region_broker.region.peers.protocol import (
     NO_SUCH_EPOCH,
     NOT_ACTING,
     UNBORN,
+    Hello,
     PeerRefused,
 )
 from region_broker.region.peers.server import PeerServer
@@ -59,6 +65,15 @@ from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import RegionLog, RoundFailed
 
 _log: Final = logging.getLogger("tidemark.failover")
+
+
+@dataclass(frozen=True, slots=True)
+class _Drain:
+    """A drain of this process: who asked for it last, as which state it stands, and where the last tidemark cuts, once there is one."""
+
+    asked: AskDrain
+    state: State
+    cut: Cut | None
 
 
 class FailoverAnswers:
@@ -69,7 +84,7 @@ class FailoverAnswers:
         self._driver = driver
         self._parts = driver.parts
         self._outlook = driver.outlook
-        self._drained: Cut = EMPTY_CUT
+        self._drain: _Drain | None = None
         driver.steps.final_point = self._final_point
 
     def register(self, table: PeerServer) -> None:
@@ -118,7 +133,7 @@ class FailoverAnswers:
         return await state_beyond(self._outlook, message)
 
     async def _on_promise(
-        self, _session: PeerSession, message: AskPromise, _attachment: memoryview
+        self, session: PeerSession, message: AskPromise, _attachment: memoryview
     ) -> PromiseAnswer:
         if not 0 <= message.region_epoch <= REGION_EPOCH_MAX:  # INV-PHL1: a promise is for good
             text = f"there is no region epoch {message.region_epoch}: {REGION_EPOCH_MAX} is the last one"
@@ -130,10 +145,11 @@ class FailoverAnswers:
             reason = f"the folder of region {self._parts.role.region} has no history: it promises nothing"
             raise PeerRefused(UNBORN, reason)
         verdict = judge_promise(state.promise, state.region_epoch, asked)
-        refusal = ""
-        if verdict is PromiseVerdict.GRANTED:
+        planned = session.hello if message.planned else None
+        refusal = "" if planned is None else self._not_drained(state, asked, planned)
+        if verdict is PromiseVerdict.GRANTED and not refusal:
             try:
-                verdict = await self._promise(state, asked, planned=message.planned)
+                verdict = await self._promise(state, asked, planned)
             except PeerRefused as refused:
                 refusal = refused.reason
         if not refusal and verdict not in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}:
@@ -176,27 +192,66 @@ class FailoverAnswers:
         ):
             await self._parts.clock.sleep_ms(1)
 
-    async def _promise(self, state: State, asked: Promise, *, planned: bool) -> PromiseVerdict:
-        if planned and state.phase is Phase.ACTING:
-            raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
-        if planned and state.phase is Phase.DRAINING:
-            await self._seal_drain(state, asked)
+    def _not_drained(self, state: State, asked: Promise, hello: Hello) -> str:
+        """Return why this region is not drained for a candidate, empty where it is, or did not act last (INV-FD6).
+
+        1. A region is drained for a candidate, which is away when it is to ask for its promise. 2. The drain ends. 3. Another one
+        is promised to, acts, and acknowledges. 4. The first one is back, and asks. It would act without asking the other one.
+
+        Nor is one that follows another one by now than the candidate did with its `hello`.
+        """
         if state.phase is Phase.ACTING:
-            # T31: what is acknowledged here is under a tidemark, if this region must act again.
-            self._parts.role.close_gate(_about_to_act(asked))
-            try:
-                await self._final_point()
-            except (RoundFailed, TimeoutError) as error:
-                _log.warning("no last tidemark before the promise: %s", error)
+            why = "takes writes again"
+        elif state.phase is Phase.DRAINING:
+            why = self._why_not_yet(state, asked)
+        else:
+            why = self._why_no_more(state, asked, hello)
+        over = f"the drain for region {asked.candidate} is over: region {self._outlook.region}"
+        return f"{over} {why}" if why else ""
+
+    def _why_not_yet(self, state: State, asked: Promise) -> str:
+        drain = self._drain
+        if drain is None or drain.state is not state or drain.cut is None:
+            return "has another leader, or was started again"
+        candidate = drain.asked.to_region
+        return "" if candidate == asked.candidate else f"drains for region {candidate}"
+
+    def _why_no_more(self, state: State, asked: Promise, hello: Hello) -> str:
+        domain = self._outlook.domain
+        if domain.acting_region != self._outlook.region:
+            promises = domain.region_epoch <= hello.region_epoch  # as any mirror does
+        elif state.phase is Phase.FENCED and state.promise.candidate == asked.candidate:
+            promises = not self._outlook.lineage().since(state.region_epoch)
+        else:
+            promises = False
+        return "" if promises else f"is {state.phase.value}: {state.reason}"
+
+    async def _promise(self, state: State, asked: Promise, planned: Hello | None) -> PromiseVerdict:
+        if planned is not None and state.phase is Phase.DRAINING:
+            await self._seal_drain(state, asked)
         event = PromiseGiven(asked.region_epoch, asked.candidate)
-        while not await self._driver.record(event, expected=state):
+        while True:
+            if planned is None and state.phase.acts:
+                await self._publish_before(asked)
+            if await self._driver.record(event, expected=state):
+                return PromiseVerdict.GRANTED
             state = self._driver.state
             verdict = judge_promise(state.promise, state.region_epoch, asked)
             if verdict is not PromiseVerdict.GRANTED:
                 return verdict
-            if planned and state.phase.acts:
-                raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
-        return PromiseVerdict.GRANTED
+            if planned is not None and (refusal := self._not_drained(state, asked, planned)):
+                raise PeerRefused(DRAIN_OVER, refusal)
+
+    async def _publish_before(self, asked: Promise) -> None:
+        """Put what is acknowledged here under a tidemark, if this region must act again (T31).
+
+        Nor is one that drains for another candidate done with it: its last tidemark may be under way, or the drain end meanwhile.
+        """
+        self._parts.role.close_gate(_about_to_act(asked))
+        try:
+            await self._final_point()
+        except (RoundFailed, TimeoutError) as error:
+            _log.warning("no last tidemark before the promise: %s", error)
 
     async def _seal_drain(self, state: State, asked: Promise) -> None:
         """Stop every answer, then see that the last tidemark covers all of them (INV-FD5).
@@ -204,10 +259,13 @@ class FailoverAnswers:
         1. A commit passes the gate and is held. 2. The gate closes, the last tidemark is published. 3. The
         commit is decided and answered. 4. The candidate cuts at that tidemark: the commit would be lost.
         """
+        drain = self._drain
+        assert drain is not None, "INV-FD6"
+        assert drain.cut is not None, "INV-FD6"
         await self._parts.role.fence(_about_to_act(asked))
         reason = ""
         try:
-            if is_acknowledged_work(await self._tail_beyond(self._drained)):
+            if is_acknowledged_work(await self._tail_beyond(drain.cut)):
                 reason = "work that had begun before the drain ended behind its last tidemark"
         except RoundFailed as error:
             reason = str(error)
@@ -215,7 +273,7 @@ class FailoverAnswers:
             # The drain timed out while this region stood still: what stands still must load again.
             await self._driver.record(DrainBegun("", asked.candidate), expected=self._driver.state)
         elif reason and self._driver.state is state:
-            await self._end_drain(reason)
+            await self._end_drain(state, reason)
             raise PeerRefused(DRAIN_FAILED, f"{reason}: this region takes writes again")
 
     async def _on_drain(
@@ -233,28 +291,43 @@ class FailoverAnswers:
         state = self._driver.state
         if state.phase is Phase.FENCED and state.promise.candidate == message.to_region:
             return await self._end_of_fenced()
+        drain = await self._begun_drain(message, state)
+        try:
+            point = await self._final_point()
+        except (RoundFailed, TimeoutError) as error:
+            why = f"no last tidemark: {str(error) or _what_was_late(self._parts.role.logs())}"
+            await self._end_drain(drain.state, why)
+            raise PeerRefused(DRAIN_FAILED, why) from error
+        if self._driver.state is not drain.state:
+            raise PeerRefused(DRAIN_OVER, f"the drain for region {message.to_region} is over")
+        self._drain = replace(drain, cut=self._outlook.known_claim())
+        return point
+
+    async def _begun_drain(self, message: AskDrain, state: State) -> _Drain:
+        """Begin to drain for the region that asks, or go on for it, with the time that it gives now (INV-FD7); raises `PeerRefused`.
+
+        1. A switch to a region that lags. 2. A switch to another one, which would share the first one's time, and its end.
+        """
+        deadline_ms = self._parts.clock.monotonic_ms() + message.timeout_ms
         if state.phase is Phase.ACTING:
             if not self._parts.role.acting:
                 raise PeerRefused(NOT_ACTING, self._parts.role.reason_not_acting)
-            now_ms = self._parts.clock.monotonic_ms()
-            self._driver.steps.drain_deadline_ms = now_ms + message.timeout_ms
+            self._driver.steps.drain_deadline_ms = deadline_ms
             await self._driver.record(
                 DrainBegun(message.operation_id, message.to_region), expected=state
             )
-        if self._driver.state.phase is not Phase.DRAINING:
+        now, region = self._driver.state, self._outlook.region
+        if now.phase is not Phase.DRAINING:
             why = self._parts.role.reason_not_acting
-            raise PeerRefused(
-                NOT_ACTING,
-                f"region {self._outlook.region} is {self._driver.state.phase.value}: {why}",
-            )
-        try:
-            point = await self._final_point()
-            self._drained = self._outlook.known_claim()
-        except (RoundFailed, TimeoutError) as error:
-            why = f"no last tidemark: {str(error) or _what_was_late(self._parts.role.logs())}"
-            await self._end_drain(why)
-            raise PeerRefused(DRAIN_FAILED, why) from error
-        return point
+            raise PeerRefused(NOT_ACTING, f"region {region} is {now.phase.value}: {why}")
+        before, cut = self._drain, None
+        if before is not None and before.state is now:
+            if before.asked.to_region != message.to_region:
+                raise PeerRefused(DRAIN_FAILED, f"region {region} {_drains_for(before.asked)}")
+            cut = before.cut
+        self._driver.steps.drain_deadline_ms = deadline_ms
+        self._drain = _Drain(message, now, cut)
+        return self._drain
 
     async def _end_of_fenced(self) -> TidemarkPoint:
         """Return the last tidemark of a region that promised already, if it covers all that was answered (INV-FD5).
@@ -294,11 +367,13 @@ class FailoverAnswers:
     async def _on_end_drain(
         self, _session: PeerSession, message: EndDrain, _attachment: memoryview
     ) -> DrainEnded:
-        await self._end_drain(message.reason)
+        drain, state = self._drain, self._driver.state
+        known = drain is not None and drain.state is state
+        if drain is None or not known or drain.asked.operation_id == message.operation_id:
+            await self._end_drain(state, message.reason)
         return DrainEnded(acting=self._driver.state.phase is Phase.ACTING)
 
-    async def _end_drain(self, reason: str) -> None:
-        state = self._driver.state
+    async def _end_drain(self, state: State, reason: str) -> None:
         if state.phase is Phase.DRAINING:
             await self._driver.record(DrainRolledBack(reason), expected=state)
 
@@ -313,6 +388,13 @@ class FailoverAnswers:
             raise PeerRefused("unreadable", str(error)) from error
         attached = [] if found is None else [msgspec.json.encode(found)]
         return Reply(StatementAnswer(found=found is not None), attached)
+
+
+def _drains_for(asked: AskDrain) -> str:
+    return (
+        f"drains for region {asked.to_region}, operation {asked.operation_id}: order it again, when that has ended, which takes"
+        f" {asked.timeout_ms // 1000} s at most"
+    )
 
 
 def _what_was_late(logs: list[RegionLog]) -> str:

@@ -6,6 +6,9 @@ region was drained (T24). The loss statement is durable before the base is chose
 
 INV-FOP1  whoever leads next tells an operation as its first node had: what it did, since when, and for how long writes paused; all of
           that is recorded with the takeover
+INV-FOP2  a planned switch, also one that a failover tries first, ends where this region has learnt since that another one acts than was
+          drained, or may: it follows it, heard of it, or is bound by a promise. Nor does the operator's word, which was given before,
+          stand for what acts now
 
 A takeover that a restart, or another node of the region that leads next, finds half-done goes on by itself (`failover.record`);
 its operation is shown again under its old id.
@@ -49,6 +52,7 @@ from region_broker.region.failover.steps.accepting import (
     may_be_given_up,
 )
 from region_broker.region.failover.steps.disputed import choices
+from region_broker.region.failover.steps.fenced import is_bound
 from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused, PeerUnreachable
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -360,9 +364,12 @@ class FailoverOperations:
         operation.writes_paused_ms = self._parts.clock.monotonic_ms() - paused_at_ms
 
     async def _failover(self, operation: Operation, accept_behind: bool) -> None:
+        meant = self._driver.state
         statuses = await self._driver.outlook.statuses()
         old = statuses.get(operation.from_region)
-        if old is not None and old.acting and self._driver.state.phase is Phase.MIRRORING:
+        # One that drains may do so for this region, by an earlier order.
+        up = old is not None and (old.acting or old.phase == Phase.DRAINING)
+        if old is not None and up and self._driver.state.phase is Phase.MIRRORING:
             operation.steps.append(f"region {old.region} is reachable: draining it first")
             try:
                 await self._switch(operation)
@@ -371,8 +378,11 @@ class FailoverOperations:
                 await self._driver.until(lambda s: s.phase in {Phase.MIRRORING, Phase.FENCED})
             else:
                 return
+        epoch = await self._next_epoch(statuses)
+        if overtaken := _learnt_since(meant, self._driver.state):
+            raise OperationFailed(f"{overtaken}. Order it again, if that region is to be replaced")
         takeover = TakeoverBegun(
-            region_epoch=await self._next_epoch(statuses),
+            region_epoch=epoch,
             old_region=operation.from_region,
             operation_id=operation.operation_id,
             planned=False,
@@ -392,7 +402,7 @@ class FailoverOperations:
                 drained = await self._ask_drain(old_region, question)
                 final = TidemarkPoint(drained.region_epoch, drained.number)
                 operation.steps.append(f"waiting to reach the final {final}")
-                while not self._has_followed_to(final):
+                while not (self._has_followed_to(final) or self._overtaken(final)):
                     await self._parts.clock.sleep_ms(self._settings.reach_poll_ms)
                 epoch = await self._next_epoch(await self._driver.outlook.statuses())
         except (TimeoutError, PeerUnreachable) as error:
@@ -402,6 +412,8 @@ class FailoverOperations:
             raise OperationFailed(f"{reason}. {then}") from error
         except EpochExhausted as error:
             raise OperationFailed(f"{error}. {await self._give_back(operation)}") from error
+        if overtaken := self._overtaken(final):
+            raise OperationFailed(f"{overtaken}. {await self._give_back(operation)}")
         return TakeoverBegun(
             region_epoch=epoch,
             old_region=old_region,
@@ -432,11 +444,23 @@ class FailoverOperations:
             and self._parts.tidemarks.follows_topics()
         )
 
+    def _overtaken(self, final: TidemarkPoint) -> str:
+        """Return why the region that was drained is not the one to take over from any more, empty where it is (INV-FOP2).
+
+        1. A switch waits for the last tidemark of the primary. 2. A failover lets another region act. 3. This one follows it:
+        what it reaches is later than that tidemark, and says nothing of what the other one has acknowledged beyond it.
+        """
+        state = self._driver.state
+        if acts := _acts_since(state, final.region_epoch):
+            return acts
+        bound = is_bound(self._driver.outlook, state, final.region_epoch)
+        return _promised(state) if bound else ""
+
     async def _give_back(self, operation: Operation) -> str:
         """Let the old region take writes again, and return what is known of that."""
-        message = EndDrain(operation_id=operation.operation_id, reason="the switch timed out")
+        message = EndDrain(operation_id=operation.operation_id, reason="the switch was given up")
         try:
-            await self._parts.peers.ask(
+            told = await self._parts.peers.ask(
                 operation.from_region,
                 message,
                 DrainEnded,
@@ -450,6 +474,9 @@ class FailoverOperations:
                 "Nothing was changed here, and it does not answer: if it lives, it takes writes again by itself;"
                 f" if it is lost: tidemark region failover --to {operation.to_region}"
             )
+        else:
+            if not told.acting:
+                return "It does not take writes now; see: tidemark region status"
         return "It takes writes again."
 
     async def _next_epoch(self, statuses: Mapping[str, SiteStatus]) -> RegionEpoch:
@@ -564,6 +591,32 @@ class FailoverOperations:
             )
             self._losses[key] = await asyncio.to_thread(count_losses, quarantined, statement)
         return self._losses[key]
+
+
+def _learnt_since(meant: State, state: State) -> str:
+    """Return who acts, or may, that did not when the operator's word was given; empty for nobody (INV-FOP2)."""
+    promised = state.promise != meant.promise and state.promise.candidate not in {"", state.region}
+    return _acts_since(state, _newest_heard(meant)) or (_promised(state) if promised else "")
+
+
+def _acts_since(state: State, region_epoch: RegionEpoch) -> str:
+    """Return who is known to act, or to have acted, under a later region epoch than this one; empty for nobody."""
+    newest = _newest_heard(state)
+    if newest <= region_epoch:
+        return ""
+    return f"region {state.acting_region} acts under region epoch {newest} by now"
+
+
+def _newest_heard(state: State) -> RegionEpoch:
+    unseen = (entry.region_epoch for entry in state.unseen)
+    return max(state.region_epoch, state.heard_region_epoch, *unseen)
+
+
+def _promised(state: State) -> str:
+    promise = state.promise
+    return (
+        f"region {promise.candidate} was promised region epoch {promise.region_epoch}, and may act"
+    )
 
 
 def _paused_ms(state: State, operation: Operation) -> int:

@@ -6,6 +6,8 @@ INV-FS4  a quarantine that cannot be written ends no region that cuts its logs: 
          served or copied from before the cut that was not before
 INV-FS6  what another region sends as its loss statement ends no return: one that cannot be read, or is of another takeover or domain,
          is not kept
+INV-FS8  a planned takeover goes on by the old region's word alone only where no region is at a later region epoch, and only from a tidemark
+         of the region epoch that was drained
 A step returns the event that ends it, or None when only something from outside can end it. While it acts, a region
 makes a handshake with the others: two that act both hear of it as soon as they are connected.
 
@@ -352,9 +354,8 @@ class FailoverSteps:
             f"region {self._outlook.region} is taking over; it goes on by itself"
         )
         cut = self._outlook.claim()
-        if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
-            final = TidemarkPoint(*takeover.final)
-            raise _GivenUp(f"only {cut.point} was reached, not the final {final}")
+        if why := _not_drained_for(takeover, cut.point, self._current().region_epoch):
+            raise _GivenUp(why)
         if self._outlook.lineage().since(self._current().region_epoch):
             # Another one has acted since, from a base below or at this one: what was ordered here behind it is void (T14).
             self._parts.tidemarks.starts.take_back(cut.point)
@@ -412,26 +413,34 @@ class FailoverSteps:
             if refused:
                 return "; ".join(refused)
             missing = dict(silent)
-            # A planned switch needs the old region's word only; others learn from the lineage.
-            if not missing or (takeover.planned and takeover.old_region not in missing):
+            if not missing:
                 return answers
-            if takeover.forced and not await self._may_answer(asked, missing):
-                if beyond := await self._beyond(takeover):
+            if word := await self._word_without(takeover, asked, missing):
+                if beyond := await self._beyond(takeover):  # INV-FS8
                     return passed_over_text(self._outlook, beyond)
                 for name, why in missing.items():
-                    _log.warning(
-                        "no promise of region %s (%s): the operator's word stands", name, why
-                    )
+                    _log.warning("no promise of region %s (%s): %s stands", name, why, word)
                 return answers
             await self._parts.clock.sleep_ms(self._settings.poll_ms)
         return "; ".join(f"no promise of region {name}: {why}" for name, why in missing.items())
+
+    async def _word_without(
+        self, takeover: TakeoverBegun, asked: int, missing: Mapping[str, str]
+    ) -> str:
+        """Return whose word stands for the promises that are missing, after so many times; empty where they are asked for again."""
+        if takeover.planned and takeover.old_region not in missing:
+            return "the word of the drained region"  # others learn from the lineage
+        if takeover.forced and not await self._may_answer(asked, missing):
+            return "the operator's word"
+        return ""
 
     async def _beyond(self, takeover: TakeoverBegun) -> Sequence[str]:
         """Return who is up at a later region epoch than this region has followed, and is not given up by the operator's word.
 
         1. This region promises an epoch to a candidate, which is lost. 2. Another region acts under a lower one, and
         acknowledges. 3. An operator lets this one take over: the other one refuses its question, as one from the past, and what
-        it has acknowledged would be cut off as if it were silent (T24).
+        it has acknowledged would be cut off as if it were silent (T24). The same where the old region was drained for this one, and
+        the other one was let act without asking it.
         """
         if takeover.accepts or takeover.accepts_behind:
             return ()
@@ -643,12 +652,12 @@ class FailoverSteps:
 
     async def roll_back_drain(self) -> Event:
         """Wait for the promise until the deadline, then write again; at once after a restart."""
-        deadline_ms = self.drain_deadline_ms
-        if deadline_ms is None:
+        if self.drain_deadline_ms is None:
             return DrainRolledBack("this node was restarted while it was drained")
-        left_ms = deadline_ms - self._parts.clock.monotonic_ms()
-        if left_ms > 0:
-            await self._parts.clock.sleep_ms(left_ms)
+        while (left_ms := self.drain_deadline_ms - self._parts.clock.monotonic_ms()) > 0:
+            await self._parts.clock.sleep_ms(
+                left_ms
+            )  # which another order of the same region puts off
         return DrainRolledBack("nobody took over in time")
 
 
@@ -667,6 +676,24 @@ def _drained_by(takeover: TakeoverBegun | None, entry: EntryRecord) -> RegionEpo
     epoch, number = takeover.final
     is_its_end = entry.base_region_epoch == epoch and entry.base_number >= number
     return epoch if is_its_end else None
+
+
+def _not_drained_for(
+    takeover: TakeoverBegun, reached: TidemarkPoint, region_epoch: RegionEpoch
+) -> str:
+    """Return why the last tidemark of a drained region does not cover what was acknowledged; empty where it does, or none was (INV-FS8).
+
+    1. A switch is recorded, and its node dies. 2. Another region acts, and this one, once more, or another one of its region epochs is
+    reached here: points compare by the region epoch first, so each of those is beyond that tidemark.
+    """
+    if takeover.final is None:
+        return ""
+    final = TidemarkPoint(*takeover.final)
+    if reached < final:
+        return f"only {reached} was reached, not the final {final}"
+    if {reached.region_epoch, region_epoch} != {final.region_epoch}:
+        return f"{reached} was reached under region epoch {region_epoch}, and that is not from the final {final}"
+    return ""
 
 
 async def _why_not(cuts: Callable[[], Awaitable[None]]) -> str:
