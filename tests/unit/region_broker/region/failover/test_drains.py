@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import Event, HistoryRefuted, PromiseGiven
 from geo_replicator.lineage import Cut, TidemarkPoint
-from geo_replicator.loss import Tail
+from geo_replicator.tail import Tail
 from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
 from region_broker.region.failover import answers
