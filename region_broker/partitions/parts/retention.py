@@ -153,12 +153,16 @@ class Retention:
         if not keeps_rounds:
             self._forget_rounds()
         if not sight.is_leader and not (keeps_rounds and is_copy):
-            return self._trimming.drop_below_start(due.budget)
+            return self._told(self._trimming.drop_below_start(due.budget))
         # Of a copy nothing goes that its leader has still.
         stable_offset = sight.last_stable_offset if sight.is_leader else sight.log_start_offset
         deleted = self._trimming.retain(
             now_ms=due.now_ms, stable_offset=stable_offset, hold=hold, budget=due.budget
         )
+        return self._told(deleted)
+
+    def _told(self, deleted: int) -> int:
+        """Have those hear of it who copy this log: they delete no more than this node has (INV-RFN8)."""
         if deleted:
             self._watchers.notify()
         return deleted

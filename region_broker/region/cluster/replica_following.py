@@ -157,6 +157,8 @@ class ReplicaFollowing:
         if leader_epoch > self._leader_epoch or not self._is_on:
             self._cuts.stop()
             self._leader, self._leader_epoch = leader, leader_epoch
+            for partition in self._logs.values():
+                partition.trimming.leader_keeps_from = 0  # a later leader may keep more
         self._is_on = True
         self.logs_changed()
         self._tell(FollowLeader(leader_epoch, leader))
@@ -164,13 +166,16 @@ class ReplicaFollowing:
             self._ticks.set()
 
     def stop(self) -> None:
-        """Copy no more, and let the logs go: this node leads them from now on, or ends. Their roles are as they were."""
+        """Copy no more, and let the logs go: this node leads them from now on, follows another one, or ends. Their roles are as they were.
+
+        What the leader kept stays, until another one is followed, or this node leads: who it is to be may not be known for long (INV-RFN8).
+        """
         self._is_on = False
         self._ticks.clear()
         self._cuts.stop()
         self._end_line()
         for partition in self._logs.values():
-            _let_go(partition)
+            partition.copies.tell_durable(None)
         self._logs.clear()
         self._moved.clear()
         self._started.clear()
@@ -434,7 +439,6 @@ class ReplicaFollowing:
             for partition in self._logs.values():
                 # An order may have deleted more than was known to be committed: the core counts on that, and says no more of it.
                 partition.commit_up_to(noted_high_watermark(partition))
-                partition.trimming.leader_keeps_from = 0
             logs = {key: local_log(partition) for key, partition in self._logs.items()}
             self._tell(Connected(line.session, logs))
 
@@ -464,6 +468,7 @@ class ReplicaFollowing:
         self.readers.heard(self._parts.line.clock.monotonic_ms(), acts=acts)
         full = self._parts.partitions.room.refusal
         if full is not None:
+            self._note_kept(parts)  # so that room may be made: it takes nothing
             raise CannotBe(full)
         self._answer = {part.key: (part, data) for part, data in parts}
         slices = []
@@ -484,11 +489,19 @@ class ReplicaFollowing:
         self._tell(Fetched(line.session, tuple(slices)))
         self._answer = {}
         if line is self._line:
-            for part, _ in parts:
-                if self._core.stage(part.key) is Stage.COPIED and part.key in self._logs:
-                    partition = self._logs[part.key]
-                    partition.trimming.leader_keeps_from = part.kept_from
-                    self.readers.named(partition)
+            for partition in self._note_kept(parts):
+                self.readers.named(partition)
+
+    def _note_kept(self, parts: list[tuple[ReplicaPart, memoryview]]) -> list[Partition]:
+        """Note from where on the leader has the bytes of the logs that are copied from it; return those (INV-RFN8)."""
+        copied = [
+            (self._logs[part.key], part.kept_from)
+            for part, _ in parts
+            if self._core.stage(part.key) is Stage.COPIED and part.key in self._logs
+        ]
+        for partition, kept_from in copied:
+            partition.trimming.leader_keeps_from = kept_from
+        return [partition for partition, _ in copied]
 
     # -- tasks -----------------------------------------------------------------------------------
 

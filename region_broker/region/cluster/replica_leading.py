@@ -173,6 +173,8 @@ class ReplicaLeading:
 
     def _lead(self, term: LeaderTerm) -> None:
         self._term = term
+        for partition in self._parts.partitions:
+            partition.trimming.leader_keeps_from = None  # there is no other one (INV-RFN8)
         term.reconcile(self._parts.partitions)
         self.image_changed(self._parts.image())
         self._leads.set()

@@ -147,7 +147,6 @@ class FetchSession:
         """What was said last of that."""
         self._told: dict[LogKey, tuple[int, int, int]] = {}
         """HW, where the log starts, and where its bytes begin, as the follower was told last."""
-        """What was said last of HW and start."""
         self._moved: dict[LogKey, None] = {}
         self._refused: set[LogKey] = set()
         """The logs that could not be read when they were looked at last, or are being read."""

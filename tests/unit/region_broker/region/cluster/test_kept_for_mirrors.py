@@ -114,12 +114,51 @@ def test_INV_RFN8_a_leader_that_does_not_tell_holds_nothing_back(
     live(life)
 
 
-def test_INV_RFN8_who_follows_no_more_is_held_back_by_no_leader() -> None:
+def test_INV_RFN8_who_follows_no_more_keeps_what_it_has_until_it_leads() -> None:
     async def life(region: ReplicaRegion) -> None:
-        _, two, _ = await with_an_order(region)
-        assert two.partition().trimming.leader_keeps_from == 0
-        two.following.stop()
+        _, two, three = await with_an_order(region)
+        two.following.stop()  # who leads next is not known, and cuts may come first
+        maintain(two)
+        assert kept(two) == [0]
+        region.elect(2)
+        await two.produce(batch())
+        assert two.partition().trimming.leader_keeps_from is None
         maintain(two)
         assert 0 < two.partition().kept_from <= ORDERED
+        await region.until(
+            lambda: three.partition().trimming.leader_keeps_from == two.partition().kept_from,
+            "another one that follows is told",
+        )
+
+    live(life)
+
+
+def test_INV_RFN8_a_follower_without_room_hears_what_it_may_delete() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await with_an_order(region)
+        two.table.room.note(1_000, 500)
+        maintain(one)
+        await one.produce(batch())
+        await region.until(
+            lambda: two.partition().trimming.leader_keeps_from == one.partition().kept_from,
+            "it is told, and takes nothing else",
+        )
+        maintain(two)
+        assert kept(two) == kept(one)
+
+    live(life)
+
+
+def test_INV_RFN8_what_goes_below_a_start_is_told_to_who_copies_from_here() -> None:
+    """As at the main leader of a region that mirrors: its log is idle, and its start moved long before its bytes go."""
+
+    async def life(region: ReplicaRegion) -> None:
+        _, two, _ = await with_an_order(region)
+        two.partition().trimming.leader_keeps_from = None
+        told: list[int] = []
+        two.partition().watchers.add(lambda: told.append(two.partition().kept_from))
+        maintain(two)
+        assert told
+        assert told[-1] == two.partition().kept_from > 0
 
     live(life)
