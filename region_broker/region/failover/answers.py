@@ -218,8 +218,9 @@ class FailoverAnswers:
 
     def _why_no_more(self, state: State, asked: Promise, hello: Hello) -> str:
         domain = self._outlook.domain
-        if domain.acting_region != self._outlook.region:
-            promises = domain.region_epoch <= hello.region_epoch  # as any mirror does
+        is_mirror = domain.acting_region != self._outlook.region
+        if is_mirror or hello.region_epoch > domain.region_epoch:  # which nobody drains here
+            promises = domain.region_epoch <= hello.region_epoch
         elif state.phase is Phase.FENCED and state.promise.candidate == asked.candidate:
             promises = not self._outlook.lineage().since(state.region_epoch)
         else:

@@ -412,8 +412,10 @@ class FailoverOperations:
             raise OperationFailed(f"{reason}. {then}") from error
         except EpochExhausted as error:
             raise OperationFailed(f"{error}. {await self._give_back(operation)}") from error
-        if overtaken := self._overtaken(final):
-            raise OperationFailed(f"{overtaken}. {await self._give_back(operation)}")
+        overtaken = self._overtaken(final)
+        if overtaken or not self._has_followed_to(final):
+            why = overtaken or f"the last tidemark of region {old_region} was not reached here"
+            raise OperationFailed(f"{why}. {await self._give_back(operation)}")
         return TakeoverBegun(
             region_epoch=epoch,
             old_region=old_region,
@@ -453,7 +455,10 @@ class FailoverOperations:
         state = self._driver.state
         if acts := _acts_since(state, final.region_epoch):
             return acts
-        bound = is_bound(self._driver.outlook, state, final.region_epoch)
+        # A promise in vain stays recorded where this region mirrors again; that its candidate has given up is known to the process that heard it.
+        bound = state.phase is Phase.FENCED and is_bound(
+            self._driver.outlook, state, final.region_epoch
+        )
         return _promised(state) if bound else ""
 
     async def _give_back(self, operation: Operation) -> str:
@@ -468,6 +473,7 @@ class FailoverOperations:
             )
         except PeerRefused as error:
             _log.warning("the drained region has ended its drain by itself: %s", error)
+            return "It has ended its drain by itself; see: tidemark region status"
         except PeerUnreachable as error:
             _log.warning("the drained region ends its drain by itself in time: %s", error)
             return (
@@ -595,7 +601,11 @@ class FailoverOperations:
 
 def _learnt_since(meant: State, state: State) -> str:
     """Return who acts, or may, that did not when the operator's word was given; empty for nobody (INV-FOP2)."""
-    promised = state.promise != meant.promise and state.promise.candidate not in {"", state.region}
+    promised = (
+        state.promise != meant.promise
+        and state.promise.candidate not in {"", state.region}
+        and state.promise.region_epoch > _newest_heard(state)  # or it is of a takeover long ago
+    )
     return _acts_since(state, _newest_heard(meant)) or (_promised(state) if promised else "")
 
 

@@ -356,7 +356,9 @@ class FailoverSteps:
         cut = self._outlook.claim()
         if why := _not_drained_for(takeover, cut.point, self._current().region_epoch):
             raise _GivenUp(why)
-        if self._outlook.lineage().since(self._current().region_epoch):
+        if acts := self._outlook.lineage().since(self._current().region_epoch):
+            if takeover.planned:  # and what it has acknowledged nobody has given up (INV-FS8)
+                raise _GivenUp(f"region {acts[-1].acting_region} has acted since")
             # Another one has acted since, from a base below or at this one: what was ordered here behind it is void (T14).
             self._parts.tidemarks.starts.take_back(cut.point)
         return cut

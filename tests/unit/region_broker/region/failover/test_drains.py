@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from geo_replicator.failover import Phase
-from geo_replicator.failover_events import Event, HistoryRefuted, PromiseGiven
+from geo_replicator.failover_events import Event, HistoryRefuted, PromiseGiven, TakeoverBegun
 from geo_replicator.lineage import Cut, TidemarkPoint
 from geo_replicator.tail import Tail
 from idempotency.identity import RegionEpoch
@@ -217,6 +217,53 @@ async def test_T31_a_region_that_drains_publishes_its_last_tidemark_before_any_p
         await pair.us.ended(operation)
     assert operation.status == "succeeded", operation
     await pair.us.shows("second")
+
+
+async def test_INV_FOP2_a_promise_that_was_in_vain_binds_no_mirror_that_was_started_again(
+    pair: Pair,
+) -> None:
+    """1. us promises ap, which gives up, and says so. 2. us mirrors eu again, and its node is started again. 3. ap is away for good."""
+    await pair.us.until(Phase.MIRRORING)
+    vain = RegionEpoch(18)
+    await pair.us.driver.record(PromiseGiven(vain, "ap"))
+    hello = replace(pair.eu.driver.hello(), region="ap", abandoned_epoch=vain)
+    pair.us.driver.outlook.heed(hello)
+    await pair.us.until(Phase.MIRRORING)
+    pair.us.driver.outlook._abandoned.clear()  # what only the former process had heard
+    operation = await pair.us.ended(pair.us.operations.begin_switch())
+    assert operation.status == "succeeded", operation
+
+
+async def test_INV_FS8_a_planned_takeover_is_given_up_where_another_is_known_to_have_acted_since(
+    pair: Pair,
+) -> None:
+    """Its entry is lower than what this region is to act under, so it is no news that would have ended the takeover."""
+    await pair.us.until(Phase.MIRRORING)
+    await pair.eu.write("first")
+    await pair.reached("first")
+    claim = pair.us.driver.outlook.claim().point
+    later = LineageEntry(
+        region_epoch=RegionEpoch(18), acting_region="ap", base_region_epoch=RegionEpoch(8),
+        base_number=claim.number, positions={},
+    )  # fmt: skip
+    hello = replace(pair.eu.driver.hello(), region="ap", lineage=(later,))
+    pair.us.driver.outlook.heed(hello)
+    planned = TakeoverBegun(
+        RegionEpoch(25), "eu", "first", True, False, (claim.region_epoch, claim.number)
+    )
+    with pytest.raises(Exception, match="region ap has acted since"):
+        await pair.us.driver.steps._held(planned)
+
+
+async def test_INV_FD6_a_region_that_cannot_record_who_acts_promises_whoever_follows_that(
+    pair: Pair,
+) -> None:
+    """1. eu acted, and stands still, as there is no room for its return. 2. A switch goes from one of two others to the third."""
+    hello = replace(pair.us.driver.hello(), region="ap", region_epoch=RegionEpoch(17))
+    await pair.eu.driver.record(PromiseGiven(WANTED, "us"))
+    asked = AskPromise(domain="main", region_epoch=RegionEpoch(26), candidate="ap", planned=True)
+    told = await pair.eu.answers._on_promise(PeerSession(1, "ap:1", hello), asked, memoryview(b""))
+    assert told.granted, told.reason
 
 
 async def ends_somehow(pair: Pair) -> None:
