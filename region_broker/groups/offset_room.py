@@ -6,8 +6,8 @@ INV-GOR1  what groups have committed, and what open transactions have staged, is
 INV-GOR2  an offset in the place of one that is not lighter is taken always, also beside others that are not. So is all that the ledger has: at a load, and at
           the end of a transaction, whose offsets are judged as they are staged
 
-Beyond it a commit is told what clients give to their application; one in a transaction is told to ask again, as by INV-GO7: the room may come back as others
-end, and any other error is the end of a Java client's producer. Kafka bounds neither.
+Beyond it a commit is told what clients give to their application, and one in a transaction that it is to be aborted; a client too old for that is told to ask
+again, as by INV-GO7, where the room comes back as others end. Kafka bounds neither.
 Not here: what the tables count (`offsets`), when offsets go (`coordinator.expire_offsets`, KIP-211).
 """
 
@@ -22,6 +22,7 @@ from idempotency.said_seldom import SaidSeldom
 from region_broker.groups.offsets import WEIGHED_CHARS, OffsetsToPut, OffsetTable
 from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import Shard
+from region_broker.groups.verdicts import GroupVerdict
 from region_broker.limits import FEW_OFFSETS, PENDING_OFFSETS_MAX
 
 _log: Final = logging.getLogger("tidemark.groups")
@@ -81,15 +82,17 @@ class OffsetRoom:
         left = self._settings.committed_offsets_max - self._taken()
         return GroupRoom(shard.table, group_id, left)
 
-    def has_none(
+    def judge(
         self, shard: Shard, offsets: OffsetsToPut, producer_id: ProducerId = NO_PRODUCER_ID
-    ) -> bool:
-        """Return whether a commit as a whole is not taken (INV-GOR1, INV-GO7)."""
+    ) -> GroupVerdict:
+        """Judge a commit as a whole: TOO_MANY_OFFSETS (INV-GOR1), NOT_AVAILABLE for one that is to be staged later (INV-GO7), or OK."""
         room = self.of_group(shard, offsets.group_id)
         if offsets.weight > room.left and not room.takes(shard.table.added(offsets, producer_id)):
             self.refuse(offsets.group_id, len(offsets.places))
-            return True
-        return producer_id != NO_PRODUCER_ID and _has_staged_much(shard, offsets, producer_id)
+            return GroupVerdict.TOO_MANY_OFFSETS
+        if producer_id != NO_PRODUCER_ID and self._has_staged_much(shard, offsets, producer_id):
+            return GroupVerdict.NOT_AVAILABLE
+        return GroupVerdict.OK
 
     def refuse(self, group_id: str, count: int) -> None:
         """Note that so many offsets were not taken, and say so."""
@@ -107,13 +110,14 @@ class OffsetRoom:
             shard.table.committed_weight + shard.table.pending_weight for shard in self._shards
         )
 
-
-def _has_staged_much(shard: Shard, offsets: OffsetsToPut, producer_id: ProducerId) -> bool:
-    """Return whether open transactions have staged so much that these must wait, as their own has a few by now (INV-GO7)."""
-    table = shard.table
-    added = table.staged_weight(offsets, producer_id)
-    return (
-        added > 0
-        and table.pending_weight + added > PENDING_OFFSETS_MAX
-        and table.staged_by(producer_id) + added > FEW_OFFSETS
-    )
+    def _has_staged_much(
+        self, shard: Shard, offsets: OffsetsToPut, producer_id: ProducerId
+    ) -> bool:
+        """Return whether open transactions have staged so much that these must wait, as their own has a few by now (INV-GO7)."""
+        added = shard.table.staged_weight(offsets, producer_id)
+        tables = [each.table for each in self._shards]
+        return (
+            added > 0
+            and sum(each.pending_weight for each in tables) + added > PENDING_OFFSETS_MAX
+            and sum(each.staged_by(producer_id) for each in tables) + added > FEW_OFFSETS
+        )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from idempotency.fencing import FIRST_LEADER_EPOCH
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import NO_PRODUCER_ID, TopicName, TopicPartition
 from idempotency.pieces import Pieces
 from region_broker.groups.messages import (
     CommitOutcome,
@@ -196,11 +196,8 @@ class OffsetService:
         self, shard: Shard, offsets: OffsetsToPut, producer: TxnProducer | None
     ) -> GroupVerdict:
         """Judge all of a commit as things stand now: what it was made ready by may have changed."""
-        if producer is None:
-            has_none = self._room.has_none(shard, offsets)
-            return GroupVerdict.TOO_MANY_OFFSETS if has_none else GroupVerdict.OK
-        has_none = self._room.has_none(shard, offsets, producer.producer_id)
-        return GroupVerdict.NOT_AVAILABLE if has_none else GroupVerdict.OK
+        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
+        return self._room.judge(shard, offsets, producer_id)
 
     def _judge(self, shard: Shard, request: CommitRequest, *, transactional: bool) -> GroupVerdict:
         verdict: GroupVerdict = shard.status.value

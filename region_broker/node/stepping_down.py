@@ -31,7 +31,7 @@ TRIES_MAX: Final = 3
 """How often an election is asked for before a damaged segment is mended where it is."""
 AGAIN_MS: Final = 1_000
 ROOM_PAUSE_MS_MIN: Final = 30_000
-ROOM_PAUSE_MS_MAX: Final = 600_000
+ROOM_PAUSE_MS_MAX: Final = 120_000
 """How long a node leads, once it is elected again, though it has no room: it was elected as nobody else was better."""
 
 _log: Final = logging.getLogger("tidemark.replication")
@@ -59,7 +59,7 @@ class SteppingDown:
         if any(partition.failed is not None for partition in self.partitions):
             await self._look_at_a_stopped_log()
         elif self.partitions.room.refusal is None:
-            self._room_pause_ms, self._room_again_at_ms = ROOM_PAUSE_MS_MIN, 0
+            self._note_room()
         elif self.clock.monotonic_ms() >= self._room_again_at_ms:
             await self._look_for_one_with_room(self.partitions.room.refusal)
 
@@ -69,6 +69,11 @@ class SteppingDown:
         other = self._next_leader()
         if other is not None and len(others) >= self.least_others():
             await self._have_elected(other, "a log of this node has stopped")
+
+    def _note_room(self) -> None:
+        """Begin anew with short pauses once there has been room for a while: a segment that retention takes, and that is full again, is none."""
+        if self.clock.monotonic_ms() >= self._room_again_at_ms + ROOM_PAUSE_MS_MAX:
+            self._room_pause_ms = ROOM_PAUSE_MS_MIN
 
     async def _look_for_one_with_room(self, refusal: str) -> None:
         others = self._next_leaders()

@@ -66,13 +66,15 @@ class ListingPlaces:
 
     async def take(self, api_name: str) -> None:
         """Take one of them, by which one request is answered; see `ListingPlace.take`."""
+        until_ms = self._clock.monotonic_ms() + WAIT_MS_MAX
         if self._free.locked():
             await self._wait(api_name)
         else:
             await self._free.acquire()  # without giving way
         has_room = False
         try:
-            has_room = await self._memory.wait_room(self._clock, WAIT_MS_MAX)
+            left_ms = max(0, until_ms - self._clock.monotonic_ms())
+            has_room = await self._memory.wait_room(self._clock, left_ms)
         finally:
             if not has_room:
                 self.leave()

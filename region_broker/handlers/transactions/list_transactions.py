@@ -37,7 +37,7 @@ async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
     pattern = getattr(request, "transactional_id_pattern", None)
     try:
         if pattern:
-            chosen = await _matching(ctx, request, TopicRegex(pattern))
+            chosen = await _matching(ctx, request, pattern)
         else:
             chosen = await _chosen(ctx, request)
     except RegexRefused:
@@ -65,14 +65,15 @@ async def _chosen(ctx: RequestContext, request: Any) -> list[TransactionRecord] 
 
 
 async def _matching(
-    ctx: RequestContext, request: Any, regex: TopicRegex
+    ctx: RequestContext, request: Any, pattern: str
 ) -> list[TransactionRecord] | TxnVerdict:
-    """Return those of `_chosen` that match; raises `TimeoutError` (INV-HLT2)."""
+    """Return those of `_chosen` that match; raises `TimeoutError` (INV-HLT2), `RegexRefused`."""
     place = ctx.listing
     assert place is not None, "what lists has a place"
     place.leave()
     async with while_wanted(ctx, PATTERN_S_MAX), ctx.services.patterns_turn:
         await place.take()
+        regex = TopicRegex(pattern)  # some 150 KB: not while others are before it
         chosen = await _chosen(ctx, request)
         if isinstance(chosen, TxnVerdict) or not chosen:
             return chosen

@@ -167,6 +167,8 @@ def _error(ctx: RequestContext, outcome: CommitOutcome, tp: TopicPartition) -> i
         return _loading(ctx)
     if verdict is GroupVerdict.OFFSET_BEYOND_EPOCH:
         return _ILLEGAL_GENERATION  # clients abort the transaction and read again; another error ends them
+    if verdict is GroupVerdict.TOO_MANY_OFFSETS:  # any other error is the end of a Java producer
+        return _TRANSACTION_ABORTABLE if ctx.version >= 4 else COORDINATOR_NOT_AVAILABLE
     return ERROR_OF[verdict]
 
 

@@ -5,16 +5,25 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId
-from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
+from region_broker.groups.messages import (
+    CommitOutcome,
+    CommitRequest,
+    MemberIdentity,
+    OffsetToCommit,
+)
 from region_broker.groups.modern.messages import HeartbeatRequest
 from region_broker.groups.offsets import WEIGHED_CHARS
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
+from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF
+from region_broker.handlers.transactions import txn_offset_commit
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FEW_OFFSETS
 from tests.unit.region_broker.groups.fakes import Fixture, running, stable_member, tp, who
 
@@ -102,7 +111,7 @@ async def test_INV_GOR2_an_offset_in_the_place_of_one_that_is_not_lighter_is_alw
         assert not await refused(fixture, of("another", range(100)))
         for _ in range(2):
             assert await staged(fixture, of("g", range(100))) is V.OK
-        assert await staged(fixture, of("g", range(101))) is V.NOT_AVAILABLE
+        assert await staged(fixture, of("g", range(101))) is V.TOO_MANY_OFFSETS
 
 
 async def test_INV_GOR2_offsets_are_taken_beside_one_for_which_there_is_no_room() -> None:
@@ -124,7 +133,7 @@ async def test_INV_GOR1_what_is_lighter_makes_no_room_for_what_is_heavier_beside
         assert not await refused(fixture, of("g", [1]))
         offsets = of("g", [0]).offsets + of("g", [1], heavy=60).offsets
         both = replace(of("g", []), offsets=offsets)
-        assert await staged(fixture, both) is V.NOT_AVAILABLE
+        assert await staged(fixture, both) is V.TOO_MANY_OFFSETS
         assert await refused(fixture, both) == 1
         assert weight(fixture) == 2
 
@@ -134,12 +143,12 @@ async def test_INV_GOR1_what_a_transaction_would_add_is_judged_as_it_is_staged()
     fixture = Fixture(committed_offsets_max=100)
     async with running(fixture):
         assert await staged(fixture, of("g", range(60))) is V.OK
-        assert await staged(fixture, of("another", range(41)), ANOTHER) is V.NOT_AVAILABLE, (
+        assert await staged(fixture, of("another", range(41)), ANOTHER) is V.TOO_MANY_OFFSETS, (
             "clients ask again; what other commits are told ends a producer of Java"
         )
         assert await refused(fixture, of("another", range(41))) == 1
         assert await staged(fixture, of("few", FEW), ANOTHER) is V.OK
-        assert await staged(fixture, of("few", range(40, 80))) is V.NOT_AVAILABLE, (
+        assert await staged(fixture, of("few", range(40, 80))) is V.TOO_MANY_OFFSETS, (
             "few of a group, in whosever transactions they are"
         )
         assert await refused(fixture, of("few", [99])) == 1
@@ -178,12 +187,12 @@ async def test_INV_GOR1_members_of_either_protocol_are_bounded_alike() -> None:
         many = of("classic", range(41))
         classic = replace(many, who=who(joined), generation=joined.generation)
         assert await refused(fixture, classic) == 1
-        assert await staged(fixture, classic) is V.NOT_AVAILABLE
+        assert await staged(fixture, classic) is V.TOO_MANY_OFFSETS
         modern = replace(
             many, group_id="modern", who=MemberIdentity("m"), generation=beat.member_epoch
         )
         assert await refused(fixture, modern) == 1
-        assert await staged(fixture, modern) is V.NOT_AVAILABLE
+        assert await staged(fixture, modern) is V.TOO_MANY_OFFSETS
 
 
 async def test_INV_GOR1_a_large_commit_is_judged_again_as_it_is_written() -> None:
@@ -210,3 +219,12 @@ async def test_INV_GOR2_a_load_takes_all_and_replacements_go_on() -> None:
         again.end_transaction("g", PRODUCER.producer_id, commit=True)
         assert not await refused(again, of("g", range(150)))
         assert weight(again) == 150
+
+
+@pytest.mark.parametrize(("version", "error"), [(3, 15), (4, 120), (5, 120)])
+def test_INV_GOR1_a_transaction_without_room_for_its_offsets_is_to_be_aborted(
+    version: int, error: int
+) -> None:
+    """TRANSACTION_ABORTABLE is known from version 4 on (KIP-890); a Java producer asks again without end after COORDINATOR_NOT_AVAILABLE."""
+    ctx = cast("RequestContext", SimpleNamespace(version=version))
+    assert txn_offset_commit._error(ctx, CommitOutcome(V.TOO_MANY_OFFSETS), tp(0)) == error

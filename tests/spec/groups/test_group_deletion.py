@@ -520,6 +520,13 @@ def same_shard(fixture: Fixture, group_id: str) -> str:
     return next(name for name in names if shard_of(name) == shard_of(group_id))
 
 
+def another_shard(fixture: Fixture, group_id: str) -> str:
+    """Return a group of another shard."""
+    shard_of = fixture.groups.shard_of
+    names = (f"another-{number}" for number in range(99))
+    return next(name for name in names if shard_of(name) != shard_of(group_id))
+
+
 async def test_INV_GO7_what_open_transactions_have_staged_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -545,6 +552,8 @@ async def test_INV_GO7_what_open_transactions_have_staged_is_bounded(
             "few in all, not each time"
         )
         assert (await staged(commit_of(*range(40)), others[2])).verdict is V.OK, "nothing is added"
+        elsewhere = replace(large, group_id=another_shard(fixture, "g"))
+        assert (await staged(elsewhere, others[7])).verdict is V.NOT_AVAILABLE, "of all shards"
         in_another_group = replace(more, group_id=same_shard(fixture, "g"))
         assert (await staged(in_another_group, others[2])).verdict is V.NOT_AVAILABLE
         assert (await staged(with_metadata, others[6])).verdict is V.NOT_AVAILABLE
