@@ -178,7 +178,7 @@ OFFSET_METADATA_BYTES_MAX: Final = 4_096  # Kafka's offset.metadata.max.bytes
 # What one OffsetCommit or TxnOffsetCommit may write, in one batch (some 40,000 offsets). Kafka's limit there is that of
 # a batch, 1 MB by default.
 OFFSET_COMMIT_BYTES_MAX: Final = 4 * MIB
-# Offsets that open transactions have staged in one shard, each with 64 characters of metadata: 300 to 900 bytes each. Beyond it a transaction
+# Offsets that open transactions have staged, over all shards of a node, each with 64 characters of metadata: 300 to 900 bytes each. Beyond it a transaction
 # stages no more than a few, without much metadata, so that who fills it keeps nobody out.
 PENDING_OFFSETS_MAX: Final = 500_000
 FEW_OFFSETS: Final = 40
