@@ -6,7 +6,7 @@ Not here: what a quota means (`security.quotas`), who may change one (`handlers.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -16,10 +16,9 @@ from idempotency.ports import Clock
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.handlers.dispatch.services import Services
-from region_broker.handlers.dispatch.throttling import arrived, known
+from region_broker.handlers.dispatch.throttling import arrived
 from region_broker.security.access import Access
-from region_broker.security.quotas.lines import Lines, Place, Timer
-from region_broker.security.quotas.throttles import WAIT_MS_MAX, Meter, Throttles
+from region_broker.security.quotas.throttles import WAIT_MS_MAX, Throttles
 from region_broker.wire.connection import Incoming
 from region_broker.wire.server import KafkaServer
 
@@ -33,7 +32,6 @@ class ClientQuotas(Collector):
         self._kafka = kafka
         self._seen: Access | None = None
         self.throttles = Throttles(lambda: clock.monotonic_ms() / 1_000)
-        self._lines = Lines(self.throttles, _call_later)
 
     def take(self, image: MetadataImage) -> None:
         """Go by the quotas of this image from now on (INV-CQT1)."""
@@ -47,22 +45,11 @@ class ClientQuotas(Collector):
         self._services.quotas = throttles if limits.has_clients else None
         self._kafka.limit_by(
             limits.of_address if limits.has_addresses else None,
-            self if limits.has_clients else None,
+            self._arrived if limits.has_clients else None,
         )
 
-    def hold(self, incoming: Incoming, go: Callable[[], None]) -> Place | None:
-        """Keep a request from being begun until `go` is called, while those who share its limits owe something (INV-SQL1)."""
-        known(self.throttles, incoming)
-        meter = incoming.meter
-        return None if meter is None else self._lines.wait(meter.limits, go, len(incoming.frame))
-
-    def hold_unread(self, meter: Meter, go: Callable[[], None]) -> Place | None:
-        """Do so for a connection, before what comes on it is read."""
-        return self._lines.wait(meter.limits, go)
-
-    def charge(self, incoming: Incoming) -> None:
-        """Charge a request that begins."""
-        arrived(asyncio.get_running_loop().time(), incoming)
+    def _arrived(self, incoming: Incoming) -> None:
+        arrived(self.throttles, asyncio.get_running_loop().time(), incoming)
 
     def describe(self) -> Iterable[Metric]:
         """Name nothing beforehand."""
@@ -87,10 +74,6 @@ class ClientQuotas(Collector):
             waits.add_metric([key.value], throttles.waits[key])
             owing.add_metric([key.value], counts[key])
         yield from (waited, waits, owing)
-
-
-def _call_later(delay_s: float, call: Callable[[], None]) -> Timer:
-    return asyncio.get_running_loop().call_later(delay_s, call)
 
 
 def limit_clients(services: Services, kafka: KafkaServer, metadata: MetadataStore) -> None:

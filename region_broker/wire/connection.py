@@ -199,8 +199,8 @@ class Connection:
         self._frames = FrameReader()
         self._next = None
 
-    def next_request(self, holds: Callable[[Incoming], bool] | None = None) -> Slot | None:
-        """Return the next request to start, or None: more bytes are needed, a cap is reached, or `holds` keeps it from beginning.
+    def next_request(self) -> Slot | None:
+        """Return the next request to start, or None: more bytes are needed, or a cap is reached.
 
         Raises `FramingError` or `HeaderError`: the connection must be closed.
         """
@@ -214,13 +214,16 @@ class Connection:
             incoming = Incoming(self.peer, frame, *peek_header(frame), self._take_back)
         elif self._capped:
             return None
-        is_fetch, is_listing = incoming.api_key == FETCH_KEY, incoming.api_key in LISTING_KEYS
-        is_behind = (is_fetch and self._fetches) or (is_listing and self._listings)
-        if is_behind or (holds is not None and holds(incoming)):
-            self._next = incoming
-            return None
-        self._fetches += is_fetch
-        self._listings += is_listing
+        if incoming.api_key == FETCH_KEY:
+            if self._fetches:
+                self._next = incoming
+                return None
+            self._fetches += 1
+        elif incoming.api_key in LISTING_KEYS:
+            if self._listings:
+                self._next = incoming
+                return None
+            self._listings += 1
         self._next = None
         slot = Slot(incoming)
         self._slots.append(slot)

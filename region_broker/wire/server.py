@@ -12,8 +12,6 @@ INV-WS7  a connection that comes while the server closes is ended, too: its peer
 INV-WS9  a connection that is throttled is left unread for that time and begins nothing, as Kafka does since KIP-219; its answers are
          sent at once, and nobody else waits
 INV-WS10 of connections that are closed for what came on them, for their certificate, or for their slowness, few are told (`wire.closing_lines`)
-INV-WS11 what a quota keeps from being begun waits in its connection, which is left unread meanwhile; while memory is scarce, one that holds much
-         so is cut off like any other in the way
 INV-WS8  while requests are held none begins, whoever comes meanwhile, and no connection is ended for what that takes; what is sent
          waits unread in the order of its connection, and is begun, by whoever serves then, when they are held no more
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
@@ -32,8 +30,6 @@ from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
 from region_broker.security.quotas.entities import AddressRate
-from region_broker.security.quotas.lines import Place
-from region_broker.security.quotas.throttles import Meter
 from region_broker.security.sasl.login import FRAME_BYTES_MAX, LOGIN_TIMEOUT_MS
 from region_broker.wire.closing_lines import ClosingLines
 from region_broker.wire.codec.gathered import AnswerBytes
@@ -50,7 +46,6 @@ from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
 from region_broker.wire.listening import BY_TLS, PLAIN, Listening, NoIdentity
 from region_broker.wire.memory_budget import MemoryBudget, Share
-from region_broker.wire.request_quotas import RequestQuotas
 from region_broker.wire.request_trace import Trace, trace_of
 
 logger: Final = logging.getLogger(__name__)
@@ -97,11 +92,7 @@ class _Link:
     turn: Slot | None = None  # what it had its last turn in a full budget for
     closing: bool = False
     muted_until_ms: int = 0
-    mute: asyncio.TimerHandle | Place | None = (
-        None  # while it is throttled (INV-WS9), or waits for others of its quota
-    )
-    muted_for: Meter | None = None  # what charged the request that it is throttled for
-    let_go: Incoming | None = None  # a request that a quota held, and that may begin now
+    mute: asyncio.TimerHandle | None = None  # while it is throttled (INV-WS9)
     unstarted: int = 0  # requests whose task has not begun
     owed: int = 0  # requests that were begun directly and are not answered
     flush_due: bool = False
@@ -133,9 +124,9 @@ class _Link:
         if self.mute is not None:
             self.mute.cancel()
 
-    def forget(self) -> None:
+    def let_go(self) -> None:
         """Hold nothing that holds this connection, which has ended: it is freed now (INV-PN7)."""
-        self.group = self.reader = self.mute = self.let_go = self.serving = None
+        self.group = self.reader = self.serving = None
         self.core.let_go()
 
     def shut(self) -> None:
@@ -145,57 +136,26 @@ class _Link:
 
 
 class _Unread:
-    """Leaves connections unread: those that are throttled, and those of which a quota holds a request."""
+    """Leaves connections unread that are throttled (INV-WS9)."""
 
     def __init__(self, clock: Clock, memory: MemoryBudget) -> None:
         self._clock = clock
         self._memory = memory
-        self.quotas: RequestQuotas | None = None
 
-    def holds(self, link: _Link, incoming: Incoming) -> bool:
-        """Keep a request that is whole from being begun, where a quota says so; return whether (INV-WS11)."""
-        if self.quotas is None:
-            return False
-        if link.let_go is incoming:
-            link.let_go = None
-            return False
-
-        def go() -> None:
-            link.let_go = incoming
-            self._read(link)
-
-        place = self.quotas.hold(incoming, go)
-        if place is not None:
-            self._leave(link, place)
-        return place is not None
-
-    def mute(self, link: _Link, incoming: Incoming) -> None:
-        """Leave a connection unread from now on for as long as a request of it is throttled (INV-WS9)."""
-        throttle_ms = incoming.throttle_ms
+    def mute(self, link: _Link, throttle_ms: int) -> None:
+        """Leave a connection unread for that time from now on."""
         until_ms = self._clock.monotonic_ms() + throttle_ms
         if link.closing or until_ms <= link.muted_until_ms:
             return
         if link.mute is not None:
             link.mute.cancel()
-        link.muted_until_ms, link.muted_for = until_ms, incoming.meter
-        loop = asyncio.get_running_loop()
-        self._leave(link, loop.call_later(throttle_ms / 1_000, self._unmute, link))
-
-    def _leave(self, link: _Link, until: asyncio.TimerHandle | Place) -> None:
-        link.mute = until
+        link.muted_until_ms = until_ms
         if link.share.turn_since_ms >= 0:
             self._memory.end_turn(link.share)  # others are read meanwhile
+        loop = asyncio.get_running_loop()
+        link.mute = loop.call_later(throttle_ms / 1_000, self._unmute, link)
 
     def _unmute(self, link: _Link) -> None:
-        """Have a connection read again, unless others of its quota owe something yet: what it sends would be held in memory."""
-        meter, link.muted_for = link.muted_for, None
-        link.mute = None
-        if self.quotas is not None and meter is not None:
-            link.mute = self.quotas.hold_unread(meter, partial(self._read, link))
-        if link.mute is None:
-            self._read(link)
-
-    def _read(self, link: _Link) -> None:
         link.mute = None
         link.frame_since_ms = -1  # its time begins anew
         link.last_activity_ms = self._clock.monotonic_ms()
@@ -224,6 +184,7 @@ class KafkaServer:
         self._clock = clock
         self._answer = answer
         self._begin = begin
+        self._charge: Callable[[Incoming], None] | None = None
         self._flushes: list[_Link] = []
         self._metrics = metrics
         self._admission = Admission(caps or ConnectionCaps())
@@ -250,14 +211,15 @@ class KafkaServer:
     def limit_by(
         self,
         rate_of: Callable[[str], AddressRate | None] | None,
-        quotas: RequestQuotas | None,
+        charge: Callable[[Incoming], None] | None,
     ) -> None:
         """Go by quotas: `rate_of` says how many connections a second an address may open, None where it has no quota.
 
-        `quotas` is asked as a request comes, before the next one of its connection is begun. None: there are no such quotas.
+        `charge` is called as a request comes, before the next one of its connection is begun, and may throttle it. None: there are no such
+        quotas.
         """
         self._admission.rate_of = rate_of
-        self._unread.quotas = quotas
+        self._charge = charge
 
     async def start(self, host: str, port: int, listening: Listening = PLAIN) -> None:
         """Bind one more address; OSError when the port is in use. Connections wait until `run` is running."""
@@ -419,7 +381,7 @@ class KafkaServer:
             await stream.wait_closed()
         finally:
             stream.abort()
-            link.forget()
+            link.let_go()
             peer.state.end()
             del self._links[link]
             self._answered.set()
@@ -486,17 +448,15 @@ class KafkaServer:
             link.count_in(self._memory)
 
     def _start_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
-        quotas = self._unread.quotas
-        holds = None if quotas is None else partial(self._unread.holds, link)
-        while self._may_begin(link) and (slot := link.core.next_request(holds)) is not None:
+        while self._may_begin(link) and (slot := link.core.next_request()) is not None:
             link.frame_since_ms = -1
             if self._memory.spend_turn(link.share):
                 link.turn = slot
                 _end_small_turn(self._memory, link)
-            if quotas is not None:
-                quotas.charge(slot.incoming)
+            if self._charge is not None:
+                self._charge(slot.incoming)
                 if slot.incoming.throttle_ms:
-                    self._unread.mute(link, slot.incoming)
+                    self._unread.mute(link, slot.incoming.throttle_ms)
             if not link.unstarted and self._begin_directly(link, slot):
                 continue
             link.unstarted += 1
@@ -629,7 +589,7 @@ class KafkaServer:
         link.core.finish(slot, answer)
         link.count_in(self._memory)
         if slot.incoming.throttle_ms:
-            self._unread.mute(link, slot.incoming)
+            self._unread.mute(link, slot.incoming.throttle_ms)
         if self._is_held:
             self._answered.set()
 
@@ -738,10 +698,7 @@ def _in_the_way(link: _Link, before_ms: int) -> str | None:
     """Return what a connection did too long, if others wait for memory."""
     core, share = link.core, link.share
     if link.mute is not None:
-        # It is this node that does not read. What it has read already may be large, and wait for long (INV-WS11).
-        is_large = core.waits_framed and share.not_begun_bytes > limits.FREE_HELD_BYTES
-        is_held = is_large and link.last_activity_ms < before_ms
-        return "a large request waited for its quota for" if is_held else None
+        return None  # it is this node that does not read
     unfinished = core.lacks_bytes
     if unfinished and 0 <= share.turn_since_ms < before_ms:
         return "its request, for which others waited, was not complete after"

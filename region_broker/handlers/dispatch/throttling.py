@@ -11,8 +11,8 @@ from typing import Final
 from region_broker.handlers.dispatch.registry import Api
 from region_broker.security.quotas.throttles import Throttles
 from region_broker.wire.codec.entities import request_schema
+from region_broker.wire.codec.fast_paths.produce import VERSIONS as PRODUCE_VERSIONS
 from region_broker.wire.codec.gathered import AnswerBytes
-from region_broker.wire.codec.schemas import has_schema
 from region_broker.wire.codec.throttle_times import throttle_told_ms, with_throttle
 from region_broker.wire.connection import Incoming
 from region_broker.wire.headers import HeaderError, read_header
@@ -21,43 +21,29 @@ _PRODUCE_KEY: Final = 0
 _FETCH_KEY: Final = 1
 
 
-def known(quotas: Throttles, incoming: Incoming) -> None:
-    """Find out as a request comes what it will be charged by; what cannot be read is charged to nobody, and ends its connection."""
-    if incoming.meter is not None or not has_schema(incoming.api_key, incoming.version):
+def arrived(quotas: Throttles, now_s: float, incoming: Incoming) -> None:
+    """Charge a Produce as it comes: whatever serves it, what its connection brings behind it waits. All else is charged as it is served."""
+    if incoming.api_key != _PRODUCE_KEY or incoming.version not in PRODUCE_VERSIONS:
         return
-    flexible = request_schema(incoming.api_key, incoming.version).flexible
+    flexible = request_schema(_PRODUCE_KEY, incoming.version).flexible
     try:
         header = read_header(incoming.frame, flexible=flexible)
     except HeaderError:
         return  # the dispatcher says so, and closes the connection
-    _identify(quotas, incoming, header.client_id)
-
-
-def arrived(now_s: float, incoming: Incoming) -> None:
-    """Charge a request from now on, a Produce for its bytes at once: whatever serves it, what its connection brings behind it waits."""
-    meter = incoming.meter
-    if meter is None:
-        return
-    meter.start(now_s)
-    if incoming.api_key == _PRODUCE_KEY:
-        incoming.throttle_ms = meter.produced(len(incoming.frame))
+    metered(quotas, incoming, header.client_id, now_s)
 
 
 def metered(quotas: Throttles, incoming: Incoming, client_id: str | None, now_s: float) -> None:
-    """Let a request be charged from now on that came another way, or before there were quotas."""
-    _identify(quotas, incoming, client_id)
-    arrived(now_s, incoming)
-
-
-def _identify(quotas: Throttles, incoming: Incoming, client_id: str | None) -> None:
+    """Let a request be charged from now on, a Produce for its bytes at once."""
     peer = incoming.peer
     if peer.state.must_log_in:  # INV-HTH2
         return
     _, _, user = peer.state.identity.principal.partition(":")
     meter = quotas.meter(user, client_id, is_forwarded=peer.numbering.origin != 0)
-    if incoming.api_key == _PRODUCE_KEY:
-        meter.is_of_produce()
     incoming.meter = meter
+    meter.start(now_s)
+    if incoming.api_key == _PRODUCE_KEY:
+        incoming.throttle_ms = meter.produced(len(incoming.frame))
 
 
 def settled(
@@ -74,8 +60,6 @@ def settled(
         incoming.throttle_ms = throttle_ms
         return answer
     told_ms = throttle_told_ms(api.key, incoming.version, answer)
-    if told_ms:  # by who carried it out: nothing of this node's is in the answer yet
-        meter.told_elsewhere(told_ms)
     throttle_ms = incoming.throttle_ms = max(throttle_ms, told_ms)
     if throttle_ms == told_ms:
         return answer

@@ -1,7 +1,7 @@
 """Token buckets: how much of a limit is left, and when what was taken too much is paid back.
 
-INV-SQB1  over any time t no more is given out than rate * (t + burst), but for the one use that went beyond: it is paid back before
-          the next is free
+INV-SQB1  who takes only while nothing is owed is given no more over any time t than rate * (t + burst), but for the one use that went
+          beyond: it is paid back before the next is free; what others take meanwhile is owed, too
 INV-SQB2  what is owed is bounded: DEBT_S_MAX seconds of the rate, so a slip is not for ever
 INV-SQB3  at most BUCKETS_MAX are kept: those that are full again and unused are forgotten first, they would be made anew as they are;
           then the one that was used longest ago
@@ -46,11 +46,6 @@ class Bucket:
         """Take so much, whatever is left."""
         self._fill(now_s)
         self._left = self._bounded(self._left - amount)
-
-    @property
-    def owes(self) -> bool:
-        """Return whether something was owed when it was looked at last; if not, nothing is now."""
-        return self._left < 0.0
 
     def left(self, now_s: float) -> float:
         """Return how much may be taken now; below 0: how much is owed."""
@@ -107,10 +102,6 @@ class Buckets:
         self._by_sharers.move_to_end(limit.sharers)
         bucket.follow(limit.rate, now_s)
         return bucket
-
-    def known(self, limit: Limit) -> Bucket | None:
-        """Return the bucket of a limit as it was used last; None where it would be a new one."""
-        return self._by_sharers.get(limit.sharers)
 
     def _forget(self, now_s: float) -> None:
         for _ in range(_FORGOTTEN_AT_ONCE):

@@ -5,8 +5,6 @@ INV-SQT2  the time told is how long it takes until what is owed is paid back, ne
           all limits, not their sum
 INV-SQT3  bytes that another node forwarded were charged there; here a forwarded request is charged for what it changes in the metadata, and
           for the time of this node's loop
-INV-SQT4  the time that the node that carried a request out tells is owed at the one that has the connection, too, as far as it may be of
-          request time: whoever shares the limit there forwards nothing more meanwhile
 Bytes of Produce are those of the whole request, of Fetch those of the whole answer, as in Kafka. Request time is time on the event
 loop, in percent of it: 100 is one whole loop. Controller mutations are partitions made, added or deleted (KIP-599).
 Not here: where the time is measured (the dispatcher), what becomes of the socket (`wire.server`).
@@ -17,7 +15,7 @@ from typing import Final
 
 from region_broker.security.access import QuotaEntity
 from region_broker.security.quotas.buckets import Buckets
-from region_broker.security.quotas.entities import NAME_LENGTH_MAX, Limit, Limits, QuotaKey
+from region_broker.security.quotas.entities import NAME_LENGTH_MAX, Limits, QuotaKey
 
 BURST_S: Final[dict[QuotaKey, float]] = {
     QuotaKey.PRODUCE: 1.0,
@@ -32,10 +30,8 @@ WAIT_MS_MAX: Final[dict[QuotaKey, int]] = {
     QuotaKey.REQUEST: 1_000,  # quota.window.size.seconds, as in ClientRequestQuotaManager
     QuotaKey.MUTATION: 30_000,
 }
-"""Clients give an answer up after 30 s at the least; what is owed beyond keeps the next request waiting (INV-SQL1)."""
+"""Clients give an answer up after 30 s at the least; what is owed beyond is told after the next request."""
 _PERCENT: Final = 100.0
-_WAITS_FOR: Final[tuple[QuotaKey, ...]] = (QuotaKey.REQUEST,)
-_PRODUCE_WAITS_FOR: Final[tuple[QuotaKey, ...]] = (QuotaKey.REQUEST, QuotaKey.PRODUCE)
 
 
 class Throttles:
@@ -84,26 +80,6 @@ class Throttles:
         bucket.take(amount, now_s)
         return min(bucket.wait_ms(now_s), WAIT_MS_MAX[key])
 
-    def owes(self, limit: Limit) -> bool:
-        """Return whether something is owed of a limit."""
-        bucket = self.buckets.known(limit)
-        return bucket is not None and bucket.owes and self.left_of(limit) < 0.0
-
-    def left_of(self, limit: Limit) -> float:
-        """Return how much is left of a limit; below 0: how much is owed."""
-        now_s = self._now_s()
-        return self.buckets.of(limit, now_s).left(now_s)
-
-    def owe(self, key: QuotaKey, user: str, client_id: str, wait_ms: int) -> None:
-        """Have a client owe as much as is paid back in that time, unless it owes more; no more than the most that is told."""
-        limit = self.limits.of(key, user, client_id)
-        if limit is None:
-            return
-        now_s = self._now_s()
-        bucket = self.buckets.of(limit, now_s)
-        owed = limit.rate * min(wait_ms, WAIT_MS_MAX[key]) / 1_000
-        bucket.take(max(0.0, bucket.left(now_s) + owed), now_s)
-
     def count(self, key: QuotaKey, wait_ms: int) -> None:
         """Count a client that was told to wait."""
         self.waits[key] += 1
@@ -114,7 +90,7 @@ class Meter:
     """What one request is charged by. `start` and `stop` say when the loop works for it."""
 
     __slots__ = (
-        "_client_id", "_is_forwarded", "_is_over", "_since_s", "_spent_s", "_throttles", "_user", "_waits_for", "_waits_ms",
+        "_client_id", "_is_forwarded", "_is_over", "_since_s", "_spent_s", "_throttles", "_user", "_waits_ms",
     )  # fmt: skip
 
     def __init__(
@@ -126,7 +102,6 @@ class Meter:
         self._client_id = client_id
         self._is_forwarded = is_forwarded
         self._is_over = False
-        self._waits_for = _WAITS_FOR
         self._since_s: float | None = None
         self._spent_s = 0.0
         self._waits_ms: dict[QuotaKey, int] = {}
@@ -140,15 +115,6 @@ class Meter:
         if self._since_s is not None:
             self._spent_s += now_s - self._since_s
             self._since_s = None
-
-    def is_of_produce(self) -> None:
-        """Its request is a Produce, which waits for what is owed of bytes, too."""
-        self._waits_for = _PRODUCE_WAITS_FOR
-
-    def limits(self) -> list[Limit]:
-        """Return the limits of which nothing may be owed when the request is begun (INV-SQL1)."""
-        of, user, client_id = self._throttles.limits.of, self._user, self._client_id
-        return [limit for key in self._waits_for if (limit := of(key, user, client_id)) is not None]
 
     def produced(self, request_bytes: int) -> int:
         """Charge a Produce; return for how many ms its connection is to be left unread at once."""
@@ -191,10 +157,6 @@ class Meter:
             return False
         self._throttles.charge(key, self._user, self._client_id, partition_count)
         return True
-
-    def told_elsewhere(self, wait_ms: int) -> None:
-        """Take over what another node said that carried the request out (INV-SQT4)."""
-        self._throttles.owe(QuotaKey.REQUEST, self._user, self._client_id, wait_ms)
 
     def settle(self, now_s: float) -> int:
         """Charge the time that the loop has worked; return for how many ms the client is to be quiet (INV-SQT2)."""

@@ -198,24 +198,6 @@ def test_INV_SQT3_time_of_this_loop_is_charged_whoever_forwarded_what_took_it() 
     assert meter.settle(0.015) == 500, "10 ms were saved up, 15 taken"
 
 
-def test_INV_SQT4_what_another_node_tells_is_owed_here_by_all_who_share_the_limit() -> None:
-    now = [0.0]
-    throttles = Throttles(lambda: now[0])
-    throttles.take({(("user", "u"),): {"request_percentage": 1.0}})
-    meter = throttles.meter("u", "c", is_forwarded=False)
-    meter.told_elsewhere(400)
-    (limit,) = throttles.meter("u", "another", is_forwarded=False).limits()
-    assert throttles.left_of(limit) == pytest.approx(-0.4)
-    meter.told_elsewhere(300)
-    assert throttles.left_of(limit) == pytest.approx(-0.4), "it is the same debt, told again"
-    meter.told_elsewhere(30_000)
-    assert throttles.left_of(limit) == pytest.approx(-1.0), "more than a second is of another limit"
-    now[0] = 1.0
-    assert not throttles.owes(limit)
-    throttles.meter("free", "c", is_forwarded=False).told_elsewhere(400)
-    assert throttles.owing()[QuotaKey.REQUEST] == 0
-
-
 def test_INV_SQT3_bytes_that_were_forwarded_are_not_charged_and_mutations_are() -> None:
     throttles = Throttles(lambda: 0.0)
     rates = {"producer_byte_rate": 1.0, "controller_mutation_rate": 1.0, "consumer_byte_rate": 1.0}
