@@ -150,7 +150,7 @@ def told_by_the_trail(folder: Path) -> set[tuple[str, str, str]]:
     asked = [row for row in rows if not row.get("principal", "").startswith("Node:")]
     assert {row["host"] for row in asked} == {"127.0.0.1"}
     assert all(row["request_id"].startswith("127.0.0.1:") for row in asked if row["kind"] == "change")  # fmt: skip
-    refused = {(row["operation"], row["resource_type"], row["resource"]) for row in asked if row["kind"] == "refusal"}  # fmt: skip
+    refused = {(row["operation"], row.get("resource_type"), row.get("resource")) for row in asked if row["kind"] == "refusal"}  # fmt: skip
     return refused | {(row["kind"], row["outcome"], row.get("principal", "")) for row in asked}
 
 
