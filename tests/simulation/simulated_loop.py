@@ -213,6 +213,7 @@ class SimulatedLoop(LoopRounds):
 def _left_out() -> Step:
     step = Step()
     step._cancelled = True
+    step._context = Context()  # of no process: another one may be paused before it is passed over
     return step
 
 

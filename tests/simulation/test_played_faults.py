@@ -68,6 +68,25 @@ async def test_INV_SN2_a_muted_way_loses_what_is_sent_and_the_other_way_works(mu
     assert again.peer == "server:0"
 
 
+async def test_INV_SIL5_several_processes_are_paused_in_one_step() -> None:
+    """Where something of the first one was about to run."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    done: list[str] = []
+    for name in ("one", "two"):
+        context = copy_context()
+        context.run(PROCESS.set, name)
+        loop.call_soon(done.append, name, context=context)
+    for name in ("one", "two"):
+        loop.pause(name)
+    await asyncio.sleep(1)
+    assert not done
+    for name in ("two", "one"):
+        loop.resume(name)
+    await asyncio.sleep(1)
+    assert sorted(done) == ["one", "two"]
+
+
 async def test_INV_SIL5_a_paused_process_does_nothing_and_then_all_that_was_due() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimulatedLoop)
