@@ -71,7 +71,7 @@ class SteppingDown:
             await self._have_elected(other, "a log of this node has stopped")
 
     def _note_room(self) -> None:
-        """Begin anew with short pauses once there has been room for a while: a segment that retention takes, and that is full again, is none."""
+        """Begin anew with short pauses where there is room, and the last pause is long over: a segment that retention takes is soon full again."""
         if self.clock.monotonic_ms() >= self._room_again_at_ms + ROOM_PAUSE_MS_MAX:
             self._room_pause_ms = ROOM_PAUSE_MS_MIN
 

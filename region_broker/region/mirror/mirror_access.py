@@ -28,10 +28,6 @@ _TOO_LARGE: Final = (
     "the primary's users, ACLs, quotas and tokens have {} bytes, of which an older version took more, and a region of several nodes takes over"
     " some {}: nothing is shown that is under them. Remove some at the primary"
 )
-_OLDER_COPY: Final = (
-    "the primary's users and ACLs are those of change {}, and change {} of the same region epoch is here: it goes on with an older copy of its"
-    " data folder. Nothing is taken from it: see docs/runbooks/region_return.md"
-)  # INV-SO9
 TakeAccess: TypeAlias = Callable[[Access, int], Awaitable[None]]
 """Takes what a region says, and of which region epoch's history that is known to be, -1: not told."""
 
@@ -43,12 +39,9 @@ async def no_access_taken(_access: Access, _access_epoch: int) -> None:
 class MirrorAccess:
     """Takes over what the primary says; raises `LinkFailed` where it cannot be kept here."""
 
-    def __init__(
-        self, metadata: MetadataSide, *, of_older_epoch: bool = False, of_its_epoch: bool = False
-    ) -> None:
-        """Keep it in `metadata`; `of_older_epoch`, `of_its_epoch`: what is there is known of an older region epoch than the primary's, or of that one."""
+    def __init__(self, metadata: MetadataSide, *, of_older_epoch: bool = False) -> None:
+        """Keep it in `metadata`; `of_older_epoch`: what is there is known of an older region epoch than the primary's."""
         self._metadata = metadata
-        self._of_its_epoch = of_its_epoch
         self._of_older_epoch = of_older_epoch
 
     async def take(self, access: Access, _access_epoch: int = -1) -> None:
@@ -57,8 +50,6 @@ class MirrorAccess:
         if access == ours:
             self._of_older_epoch = False
             return
-        if self._of_its_epoch and access.number < ours.number:
-            raise LinkFailed(_OLDER_COPY.format(access.number, ours.number))
         await _check_quotas(access)
         await to_its_end(self._take(access))
         if self._of_older_epoch and (lost := named(undone(ours, access))):

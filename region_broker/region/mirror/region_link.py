@@ -211,8 +211,7 @@ def taking_of(
     """
     if not term.from_donor:
         is_older = 0 < access_epoch < term.region_epoch  # 0: nothing was reached here yet
-        is_same = access_epoch == term.region_epoch
-        return Taking(MirrorAccess(metadata, of_older_epoch=is_older, of_its_epoch=is_same).take)
+        return Taking(MirrorAccess(metadata, of_older_epoch=is_older).take)
     configs = NewerConfigs(metadata, followed_version)
     take_access = NewerAccess(metadata, access_epoch, term.region_epoch)
     return Taking(take_access, configs, lambda: configs.version)

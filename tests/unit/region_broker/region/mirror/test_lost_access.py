@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from geo_replicator.ports import LinkFailed
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.access_commands import FollowAccess
 from region_broker.region.mirror.lost_access import named, undone
@@ -110,14 +109,6 @@ async def test_INV_MAC1_what_a_primary_changes_is_no_loss(
     caplog: pytest.LogCaptureFixture, said: tuple[Access, ...], access_epoch: int
 ) -> None:
     assert await told(caplog, *said, access_epoch=access_epoch) == ""
-
-
-async def test_INV_SO9_of_one_region_epoch_nobody_goes_back_to_older_access(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """1. The data folder of the primary is put back to an older copy. 2. It connects to a mirror before another one that knows better is heard."""
-    with pytest.raises(LinkFailed, match=r"those of change 1, and change 2 of the same"):
-        await told(caplog, THEIRS, access_epoch=17)
 
 
 def test_INV_MAC1_of_a_great_many_the_first_are_named() -> None:
