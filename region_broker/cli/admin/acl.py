@@ -200,7 +200,7 @@ def acl_explain(
     if acls is not None and _changes_trail(node, asked, what):  # rules for the cluster count, too
         acls += _acls_in_force(client, resource_of("cluster")) or []
     decision = _decision(acls, node, Identity(who, host), asked, what)
-    other_hosts = () if host else _hosts_that_differ(acls, node, who, asked, what)
+    other_hosts = () if host else _hosts_that_differ(acls, node, decision, who, asked, what)
     told: dict[str, Any] = {
         "principal": who, "operation": shown_operation(asked), "resource": what.shown, "host": host or "any",
         "allowed": decision.allowed, "because": decision.why.value, "otherwise_from_hosts": list(other_hosts),
@@ -227,16 +227,15 @@ class _Node(NamedTuple):
 
 
 def _hosts_that_differ(
-    acls: Sequence[Acl] | None, node: _Node, who: str, asked: Operation, what: Resource
-) -> Sequence[str]:
-    """Return the hosts that rules name one by one, and from which it is decided otherwise than from others."""
-    usual = _decision(acls, node, Identity(who, ""), asked, what).allowed
+    acls: Sequence[Acl] | None, node: _Node, usual: Decision, who: str, asked: Operation, what: Resource,
+) -> Sequence[str]:  # fmt: skip
+    """Return the hosts that rules name one by one, and from which it is decided otherwise than, as `usual`, from others."""
     judge, mine = _judge(acls or (), node), {who, EVERYBODY}
     hosts = sorted({acl.host for acl in acls or () if acl.principal in mine} - {ANY_HOST})
     return [
         host
         for host in hosts
-        if judge.allows(Identity(who, host), asked, what.resource_type, what.name) != usual
+        if judge.allows(Identity(who, host), asked, what.resource_type, what.name) != usual.allowed
     ]
 
 
