@@ -8,7 +8,7 @@ INV-RFN4 a log that does not take what the leader has stops, loudly, or waits; t
 INV-RFN6 the leader is told which logs do not run here (INV-RPF9), and of one that was put aside nothing that was said in the session before
 INV-RFN5 where the region mirrors another one, that one's history counts: a log that parts from the leader's below HW leaves the
          session, is cut with its tail in quarantine, and is compared again. Where the region acts such a log stops (INV-RPF2)
-INV-RFN8 a copy's bytes stay for as long as its leader keeps them, as that one has said in this session, and all before it has said so: whoever
+INV-RFN8 a copy's bytes stay for as long as its leader keeps them, as that one has said under its leader epoch, and all before it has said so: whoever
          leads next must have what mirrors still need (INV-RH1). A leader of a version that does not tell holds nothing back
          1. A mirror is cut off. 2. An order deletes what it lacks: the leader keeps the bytes. 3. A follower hears of the order, and deletes
          them. 4. It is elected. 5. The mirror comes back, and can never be completed.
