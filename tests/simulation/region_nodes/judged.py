@@ -3,6 +3,7 @@
 The shadow of its disk changes in the step in which the store's sync returns: what the judge calls durable, is.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -43,6 +44,8 @@ class Machine(Protocol):
 
     taken: list[bytes]
 
+    def load(self, image: bytes) -> None: ...
+
 
 class JudgedMember:
     """One member through all its lives; `watch` each of them."""
@@ -56,11 +59,14 @@ class JudgedMember:
         self._judge, self._disks = judge, disks
         self._tickets: dict[int, int] = {}
         self._carrier: Carrier | None = None
+        self._loading: deque[LogIndex] = deque()
+        """Leader's snapshots that are durable, or about to be, on their way into the machine (INV-RAP1)."""
 
     def watch(self, group: RaftGroup, machine: Machine) -> None:
         """Watch a life that has just been made from what the disk holds."""
         carrier = self._carrier = group._carrier
         self._tickets.clear()
+        self._loading.clear()
         assert carrier._core.term == self.disk.hard.term, "the store knows what was durable"
         self.applied = self.disk.snapshot.index
         if self.applied:
@@ -71,9 +77,16 @@ class JudgedMember:
         async def judged(effect: Effect) -> None:
             self._before(effect)
             await do(effect)
-            self._after(effect, machine)
+            self._after(effect)
 
         carrier._do = judged  # type: ignore[method-assign]
+        load = machine.load
+
+        def judged_load(image: bytes) -> None:
+            load(image)
+            self._judge.loads(self.me, self._loading.popleft(), machine.taken)
+
+        machine.load = judged_load  # type: ignore[method-assign]
 
     def wish(self, number: int, wish: Wish, make: Asked, payload: bytes = b"") -> Asked:
         """Return a wish that the judge knows by `number` once it has a ticket."""
@@ -112,16 +125,17 @@ class JudgedMember:
                 self._judge.answers(known, self.applied)
             case DropLog():
                 self._judge.counted["drops"] += 1
+            case KeepSnapshotPiece(point=point, last=True):
+                self._loading.append(point.index)
             case _:
                 return
 
-    def _after(self, effect: Effect, machine: Machine) -> None:
+    def _after(self, effect: Effect) -> None:
         if isinstance(effect, KeepSnapshotPiece):
             self._judge.counted["pieces"] += 1
             if effect.last:
                 self._judge.counted["installs"] += 1
                 self.applied = effect.point.index
-                self._judge.loads(self.me, self.applied, machine.taken)
         carrier = self._carrier
         if carrier is not None and (leading := carrier._core._leading) is not None:
             reached = {m: each.match_index for m, each in leading._progress.items()}
