@@ -17,6 +17,7 @@ from xdist.remote import Producer
 
 from region_broker.ports.system.clock import SystemClock
 from region_broker.workbench.credentials import present_as, presented
+from tests import searches
 from tests.fixtures import secret_scan
 from tests.work_units import WorkUnits
 
@@ -42,22 +43,21 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-SEARCHES: Final = ("tests/model/", "tests/property/")
 UNTIL: Final = "SEARCHES_UNTIL_S"
 """Second of the wall clock after which no search begins any more; without it all do. For `.ci/run` on a slow machine."""
+TURN: Final = "SEARCHES_TURN"
+"""Which searches come first, and so which are left out: any text, as the commit (INV-TSE2)."""
 
 
-def _rank(item: pytest.Item) -> int:
-    """Return 0 for a test of an example, more for what searches among very many: models and properties, and behind them the simulator's lives."""
-    if item.get_closest_marker("simulation") is not None:
-        return 2
-    return int(item.nodeid.startswith(SEARCHES))
+def _is_life(item: pytest.Item) -> bool:
+    return item.get_closest_marker("simulation") is not None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what searches behind all else: what a slow machine leaves out is a part of that."""
-    items.sort(key=_rank)
+    turn = os.environ.get(TURN, "")
+    items.sort(key=lambda item: searches.place(item.nodeid, is_life=_is_life(item), turn=turn))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -69,7 +69,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WorkUni
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out a search that would begin too late; the summary counts and names it."""
     until_s = float(os.environ.get(UNTIL, "inf"))
-    if _rank(item) and SystemClock().wall_ms() > 1000 * until_s:
+    is_search = searches.rank(item.nodeid, is_life=_is_life(item)) > 0
+    if is_search and SystemClock().wall_ms() > 1000 * until_s:
         pytest.skip(f"this machine is slow: no search begins behind the time of {UNTIL}")
 
 
