@@ -42,6 +42,11 @@ SCANS_AT_ONCE_MAX: Final = 4
 # Some thousand small batches: a few ms on the loop.
 _STEP_BYTES: Final = 128 * KIB
 
+_NO_HISTORY: Final = (
+    "this region does not act, and does not know which one does: it has no history yet. Ask the others;"
+    " tidemark region status, asked here by who may describe the cluster, says what it waits for"
+)
+
 
 class VerdictRefused(Exception):
     """No verdict can be given here; `status` is the HTTP status that says why.
@@ -97,8 +102,8 @@ class VerdictService:
         acting = image.domains[DEFAULT_DOMAIN].acting_region
         place = image.regions.get(acting)
         # Why it does not act may name logs of others (INV-HND5).
-        if place is None:  # it has no history yet
-            raise VerdictRefused(409, "not-acting", "ask the region that acts: this one does not")
+        if place is None:
+            raise VerdictRefused(409, "not-acting", _NO_HISTORY)
         raise VerdictRefused(
             409,
             "not-acting",

@@ -150,7 +150,7 @@ async def test_INV_SWH1_a_region_without_history_says_that_it_does_not_know_who_
         await pair.us.kill()
         empty_folder(pair.eu)
         await pair.eu.begin()
-        reason = await waits(pair.eu)
+        await waits(pair.eu)
         for path in (
             "/v1/transactions",
             "/v1/transactions/open",
@@ -159,7 +159,7 @@ async def test_INV_SWH1_a_region_without_history_says_that_it_does_not_know_who_
             answer = await asking(pair, pair.eu).get(path)
             told = answer.json()
             assert (answer.status, told["code"]) == (409, "not-acting")
-            assert reason in told["detail"]
+            assert "does not know which one does: it has no history" in told["detail"]
             assert "url" not in told
 
 

@@ -12,6 +12,10 @@ INV-RAP3  a snapshot is of what was applied whole: the state machine's image is 
 INV-RAP4  what waits is bounded (`WAITING_BYTES_MAX`): a turn that commits more waits for room, as all turns once did
 INV-RAP5  whoever stops it lets the lot that is under way end; what waits behind it is in the log, and comes with the next start. One that
           was cancelled, or failed, is gone on with by nobody (INV-RK6)
+INV-RAP6  lots that wait one behind the other are given as one, up to `LOT_ENTRIES_MAX`: each may cost the state machine a sync of its disk,
+          and who has more to apply than others falls behind no further
+          1. A node's disk was slow, and what two others asked of the quorum again and again came as an entry each. 2. It applied them one by
+          one, more slowly than they came. 3. It heard that it leads the region's logs when the election was minutes old, and void.
 
 A member that is alone has nobody to hear, and works its line off within the turn. Not here: what a lot does (the state machine), when turns
 are (`carrying`).
@@ -29,12 +33,16 @@ from region_broker.controller.raft.needed_room import entries_bytes
 
 WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 """Most of it is in the log's memory, too, until a snapshot has taken its place."""
+LOT_ENTRIES_MAX: Final = 64
+"""What waits is put together up to so many: the state machine takes a lot in one step of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Lot:
     entries: Sequence[Entry]
     size_bytes: int
+    answers: Sequence[Callable[[], None]] = ()
+    """Of who waits for these, or for some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +152,32 @@ class Applying:
                 await self._next()
 
     async def _next(self) -> None:
-        waiting = self._line.popleft()
+        waiting = self._popped()
         self._is_whole = False
         await self._do(waiting)
         self._is_whole = True
         self._waiting_bytes -= waiting.size_bytes
         self._has_room.set()
 
+    def _popped(self) -> _Lot | _Snapshot | _Answer:
+        """Take out what is next; behind a lot all that goes on with it (INV-RAP6)."""
+        first = self._line.popleft()
+        if not isinstance(first, _Lot):
+            return first
+        entries, size_bytes, answers = list(first.entries), first.size_bytes, list(first.answers)
+        while self._line and not isinstance(next_one := self._line[0], _Snapshot):
+            if isinstance(next_one, _Answer):
+                answers.append(next_one.settle)
+            elif len(entries) + len(next_one.entries) <= LOT_ENTRIES_MAX:
+                entries += next_one.entries
+            else:
+                break
+            size_bytes += self._line.popleft().size_bytes
+        return _Lot(entries, size_bytes, answers)
+
     async def _do(self, waiting: _Lot | _Snapshot | _Answer) -> None:
         match waiting:
-            case _Lot(entries, size_bytes):
+            case _Lot(entries, size_bytes, answers):
                 # INV-RK4: each once, in order
                 assert entries[0].index == self._applied_index + 1, (
                     entries[0],
@@ -162,6 +186,8 @@ class Applying:
                 await self._machine.apply(entries)
                 self._applied_index = entries[-1].index
                 self._applied_bytes += size_bytes
+                for settle in answers:
+                    settle()
             case _Snapshot(index, image):
                 self._machine.load(image)
                 self._snapshots_waiting -= 1

@@ -444,7 +444,7 @@ MUTANTS: Final = (
         "producers-expire-by-event-times",
         "C8",
         "pipelined",
-        "twice, or out of order",
+        "twice, or out of order|refused_for_good",
         (
             "idempotency.producer_state:ProducerTable.expire",
             "if entry.idle_since_ms is None:",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from region_broker.controller.raft import applying
-from region_broker.controller.raft.applying import Applying
+from region_broker.controller.raft.applying import LOT_ENTRIES_MAX, Applying
 from region_broker.controller.raft.effects import ReadAsked
 from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Term
 from region_broker.controller.raft.failures import Lost
@@ -184,6 +184,7 @@ async def test_INV_RAP4_what_waits_is_bounded_and_a_stop_lets_nobody_wait_for_ro
     machine.goes_on = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(applying, "WAITING_BYTES_MAX", 2 * entries_bytes(lot(1)))
+        patch.setattr(applying, "LOT_ENTRIES_MAX", 1)
         some = line(machine)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(some.run())
@@ -223,7 +224,44 @@ async def test_INV_RAP2_answers_come_in_the_step_in_which_what_they_wait_for_is_
     some.behind(tell)
     assert len(told) == 1
     await some.work_off()
-    assert told[1:] == [[b"1"], [b"1", b"2"]]
+    assert told[1:] == 2 * [[b"1", b"2"]], "both were given as one lot (INV-RAP6)"
+    await some.add(lot(3, b"3"))
+    some.behind(tell)
+    await some.add_snapshot(LogIndex(4), b"four")
+    some.behind(tell)
+    await some.work_off()
+    assert told[3:] == [[b"1", b"2", b"3"], [b"four"]]
+
+
+@simulated
+async def test_INV_RAP6_lots_that_wait_are_given_as_one_up_to_a_bound_and_not_over_a_snapshot() -> (
+    None
+):
+    machine = Commands()
+    some = line(machine)
+    for index in range(1, 2 * LOT_ENTRIES_MAX + 2):
+        await some.add(lot(index, b"%d" % index))
+        some.behind(lambda: None)
+    await some.work_off()
+    assert machine.taken == [b"%d" % index for index in range(1, 2 * LOT_ENTRIES_MAX + 2)]
+    assert machine.lots == 3
+    behind = LogIndex(2 * LOT_ENTRIES_MAX + 9)
+    await some.add(lot(behind - 7))
+    await some.add_snapshot(behind, b"snapshot")
+    await some.add(lot(behind + 1, b"last"))
+    await some.work_off()
+    assert (machine.taken, machine.lots) == ([b"snapshot", b"last"], 5)
+
+
+@simulated
+async def test_INV_RAP6_a_lot_that_is_larger_than_the_bound_is_given_as_it_is() -> None:
+    machine = Commands()
+    some = line(machine)
+    large = tuple(lot(index)[0] for index in range(1, LOT_ENTRIES_MAX + 9))
+    await some.add(large)
+    await some.add(lot(large[-1].index + 1))
+    await some.work_off()
+    assert (len(machine.taken), machine.lots) == (len(large) + 1, 2)
 
 
 @simulated
