@@ -16,7 +16,6 @@ from tests.simulation.test_pipelined import Life as PipelinedLife
 from tests.simulation.test_transfers import Life as TransfersLife
 
 FOLDER: Final = Path("/lives")
-SEEDS: Final = 4
 
 
 async def _transfers(folder: Path, seed: int) -> None:
@@ -39,20 +38,17 @@ LIVES: Final[dict[str, Callable[[Path, int], Coroutine[Any, Any, None]]]] = {
     "pipelined": _pipelined,
     "access": _access,
 }
-_SEEDS: Final = {"access": 1}
-"""Of lives of which one takes long."""
 
 
-def play_lives(name: str) -> tuple[str, ...]:
-    """Play the first seeds of a life until one says that something is wrong, and return that."""
-    for seed in range(_SEEDS.get(name, SEEDS)):
-        try:
-            run_simulated(LIVES[name](FOLDER / str(seed), seed), f"{name} {seed}")
-        except (AssertionError, ExceptionGroup) as error:
-            leaves = list(_leaves(error))
-            if not all(isinstance(each, AssertionError) for each in leaves):
-                raise
-            return tuple(f"seed {seed}, {_asked(each)}: {each}" for each in leaves)
+def play_life(name: str, seed: int) -> tuple[str, ...]:
+    """Play a life from a seed, and return what is wrong."""
+    try:
+        run_simulated(LIVES[name](FOLDER / str(seed), seed), f"{name} {seed}")
+    except (AssertionError, ExceptionGroup) as error:
+        leaves = list(_leaves(error))
+        if not all(isinstance(each, AssertionError) for each in leaves):
+            raise
+        return tuple(f"seed {seed}, {_asked(each)}: {each}" for each in leaves)
     return ()
 
 

@@ -45,9 +45,9 @@ class Scene:
     seed: int = 0
 
 
-def play_scene(scene: Scene, say: Callable[[str], None] | None = None) -> Outcome:
-    """Play it and return what it came to."""
-    plan = Plan(scene.seed, NAMES[: scene.regions])
+def play_scene(scene: Scene, nth: int, say: Callable[[str], None] | None = None) -> Outcome:
+    """Play it from its `nth` seed and return what it came to."""
+    plan = Plan(scene.seed + nth, NAMES[: scene.regions])
     plan.rates = replace(
         plan.rates, power_share=0.0, late_share=0.0, pace_s=PACE_S, cold_chance=scene.cold_chance,
         tidemark_interval_ms=scene.tidemark_interval_ms, delay_ms_max=scene.delay_ms_max,
@@ -64,11 +64,14 @@ def play_scene(scene: Scene, say: Callable[[str], None] | None = None) -> Outcom
 
     life = Life(plan, scene.regions, trouble, say=say, trace=Trace())
     for kind in scene.loads:
-        reach, chance = Reach(life.stage.fabric, life.stage.regions), random.Random(kind)
+        reach, chance = (
+            Reach(life.stage.fabric, life.stage.regions),
+            random.Random(f"{kind} {nth}" if nth else kind),
+        )
         life.clients.workloads[kind] = LOADS[kind](Setting(reach, chance, PACE_S))
     life.progress_s = life.stage.settle_s = PATIENCE_S
     life.stage.hasty, life.stage.stays_s = True, STAYS_S
-    return run_simulated(life.run(), scene.name)
+    return run_simulated(life.run(), f"{scene.name} {nth}" if nth else scene.name)
 
 
 async def _fail_over(life: Life, target: str) -> None:
