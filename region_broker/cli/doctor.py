@@ -4,7 +4,6 @@ import os
 import re
 import resource
 import shutil
-import stat
 import statistics
 import subprocess
 import sys
@@ -69,7 +68,7 @@ def doctor(data_dir: Path | None, config_path: Path | None, output: str) -> None
             fail(str(error), EXIT_USAGE)
         data_dir, refused_below = data_dir or Path(config.data_dir), config.disk_free_bytes_min
         present_if_possible()
-        configured = [_open_doors(config), *_tls(config), *_listeners(config)]
+        configured = [_open_doors(config), *_tls(config), *_secrets(config), *_listeners(config)]
     data_dir = data_dir or Path()
     checks: list[Callable[[Path], Finding]] = [
         _python, _packages, _java, _spark, _flights, _data_folder, partial(_disk_space, refused_below), _disk_sync,
@@ -243,8 +242,19 @@ def _listeners(config: NodeConfig) -> list[Finding]:
     return [Finding("listeners", not gaps, found or "each node of the region is met", mend, False)]
 
 
+def _secrets(config: NodeConfig) -> list[Finding]:
+    """Return who can read the files that hold a node's secrets."""
+    from region_broker.node.secret_files import secret_files
+    from region_broker.ports.system.disk import RealDisk
+
+    return [
+        Finding(each.what, not each.is_open, f"{each.path} has mode {each.mode:04o}", each.mend, False)
+        for each in secret_files(config, RealDisk())
+    ]  # fmt: skip
+
+
 def _tls(config: NodeConfig) -> list[Finding]:
-    """Return whether a node's files of TLS fit together, how long they are good for, and who can read its key."""
+    """Return whether a node's files of TLS fit together, and how long they are good for."""
     from region_broker.node.node_tls import check_own_certificate, refuses_its_own
     from region_broker.ports.system.clock import SystemClock
     from region_broker.security.certificate_ends import Urgency, judgements
@@ -269,14 +279,6 @@ def _tls(config: NodeConfig) -> list[Finding]:
         Finding(f"TLS {each.end.kind}", each.urgency is Urgency.FAR, each.found, each.mend, each.is_refused)
         for each in judgements(ends, now_wall_ms)
     ]  # fmt: skip
-    if files.key:
-        mode = stat.S_IMODE(Path(files.key).stat().st_mode)
-        found.append(
-            Finding(
-                "TLS key", not mode & stat.S_IROTH, f"{files.key} has mode {mode:04o}",
-                "everyone on this machine can read it: chmod 600", False,
-            )
-        )  # fmt: skip
     return found
 
 

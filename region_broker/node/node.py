@@ -565,11 +565,10 @@ class Node:
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
                 "damage": self.scrubber.problem,
-                "keys": lambda: storage.partitions.sealing.problem,
             },
             self.metrics.registry,
             doors=self.doors,
-            warning=self._ports.speaks.warning,
+            warning=self._warning,
             audit=storage.metadata.audit,
         )
         trail = storage.metadata.audit
@@ -677,6 +676,11 @@ class Node:
     def _start_check(self) -> str | None:
         """Say why this region stands aside; who does not speak for it has not asked the others (T36)."""
         return None if self._why_silent_text() else self.failover.outlook.lives.aside() or None
+
+    def _warning(self) -> str:
+        """Return what `/readyz` warns of. Keys are of it: who steers by readiness would take out every node, for topics under one key."""
+        keys = self.storage.partitions.sealing.problem
+        return "; ".join(filter(None, (self._ports.speaks.warning(), keys and f"keys: {keys}")))
 
     def _partition_check(self) -> str | None:
         if self.operating is not None:

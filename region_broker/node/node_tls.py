@@ -7,11 +7,9 @@ INV-NTL2  a node that speaks TLS to others shows a certificate of its own: of it
 Not here: contexts (`security.tls`), who is told of a listener (`wire.listening`), the ports themselves.
 """
 
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -176,14 +174,7 @@ def tls_problems(
         return [Problem("TLS", "cannot be spoken", str(refused))], []
     judged = tls.state.judgements(clock.wall_ms())
     ends = [each.text for each in judged if each.urgency is not Urgency.FAR]
-    return [], [*ends, *_open_key(config.tls_key), *refuses_its_own(config)]
-
-
-def _open_key(path: str) -> Iterator[str]:
-    """Yield that others may read the key: whoever can is this node, to all others."""
-    mode = stat.S_IMODE(Path(path).stat().st_mode) if path else 0
-    if mode & stat.S_IROTH:
-        yield f"everyone on this machine can read the key in {path} (mode {mode:04o}): chmod 600 {path}"
+    return [], [*ends, *refuses_its_own(config)]
 
 
 def refuses_its_own(config: NodeConfig) -> Iterator[str]:

@@ -33,6 +33,7 @@ from region_broker.node.auditing import keeps_trail, trail_problem
 from region_broker.node.logins import login_problems, login_remarks
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.node_tls import tls_problems
+from region_broker.node.secret_files import open_secrets
 from region_broker.node.storage import (
     METADATA_FILE,
     check_owner,
@@ -83,6 +84,7 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
     spoken = await asyncio.to_thread(lambda: tls_problems(config, ports.network, ports.clock))
     found.problems += spoken[0]
     found.remarks += spoken[1]
+    found.remarks += await asyncio.to_thread(lambda: list(open_secrets(config, ports.disk)))
     if warning := warning_of(config):
         found.remarks.append(warning)
     found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))

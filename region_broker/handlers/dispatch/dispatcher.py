@@ -196,9 +196,12 @@ class Dispatcher:
             who, "request" if api is None or before is None else api.name,  # whoever has no name has one place in the trail
             reason="not-logged-in" if before is None else "session-ended",
         )  # fmt: skip
-        return CloseConnection(
-            f"API {incoming.api_key} came from who {ended}: set security.protocol and sasl.mechanism in the client"
+        mend = (
+            "set security.protocol and sasl.mechanism in the client"
+            if before is None
+            else "its token, or sasl_max_reauth_ms, has ended, and a client logs in again before that, or connects anew (KIP-368)"
         )
+        return CloseConnection(f"API {incoming.api_key} came from who {ended}: {mend}")
 
     def begin(self, incoming: Incoming, finish: FinishSlot) -> bool:
         """Serve a request without a task; `finish` gets the answer, perhaps before this returns.

@@ -24,6 +24,7 @@ from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
 from region_broker.node import Node, NodeRefused, Ports, start_checks
 from region_broker.node.birth import give_birth
+from region_broker.node.secret_files import KEYS, open_secrets
 from region_broker.node.start_checks import look_around
 from region_broker.node.storage import Storage
 from region_broker.ports.system.chance import SystemChance
@@ -213,10 +214,18 @@ async def test_a_key_whose_source_gives_it_not_is_remarked_and_refuses_no_start(
     for name in ("orders", "invoices"):
         sources[name] = tmp_path / f"{name}.key"
         sources[name].write_text(base64.b64encode(os.urandom(32)).decode())
+        sources[name].chmod(0o600)
         ring = with_version(KeySources(RealDisk()), ring, name, KeySource(file=str(sources[name])), "2026-11-28T00:00:00Z")  # fmt: skip
     write_ring(RealDisk().write_file_atomic, path, ring)
+    path.chmod(0o600)
     config = config_of(tmp_path / "data", free, encryption_keys_file=str(path))
     assert (await look_around(config, PORTS)).remarks == []
+    sources["invoices"].chmod(0o644)
+    (remark,) = (await look_around(config, PORTS)).remarks  # INV-NSF1
+    assert remark == (
+        f"the source of the key 'invoices', {sources['invoices']} (mode 0644): everyone on this machine can read it: chmod 600 {sources['invoices']}"
+    )
+    sources["invoices"].chmod(0o600)
     sources["orders"].unlink()
     findings = await look_around(config, PORTS)
     (remark,) = findings.remarks
@@ -399,3 +408,21 @@ async def test_T32_no_birth_where_another_node_of_the_region_has_history(
             await give_birth(unborn, PORTS, no_history_elsewhere=True)
         node.stop()
     assert not (tmp_path / "11").exists()
+
+
+def test_INV_NSF1_each_secret_that_all_may_read_is_remarked_and_none_that_is_missing(
+    tmp_path: Path, free: list[int]
+) -> None:
+    changed: dict[str, str] = {"tls_certificate": str(tmp_path / "own.pem")}
+    for key in KEYS:
+        changed[key] = str(tmp_path / key)
+        (tmp_path / key).write_text("secret")
+        (tmp_path / key).chmod(0o640)
+    config = config_of(tmp_path / "data", free, **changed)
+    assert list(open_secrets(config, RealDisk())) == []
+    for key in KEYS:
+        (tmp_path / key).chmod(0o644)
+    said = list(open_secrets(config, RealDisk()))
+    assert [text.partition(",")[0] for text in said] == list(KEYS)
+    (tmp_path / KEYS[0]).unlink()
+    assert len(list(open_secrets(config, RealDisk()))) == len(KEYS) - 1

@@ -169,15 +169,6 @@ def test_a_look_remarks_a_crl_that_leaves_out_the_ca_of_the_node_itself(tmp_path
     assert "is refused here" in remark
 
 
-def test_a_look_remarks_a_key_that_everyone_may_read(tmp_path: Path) -> None:
-    files = put(tmp_path / "tls", node_certificate())
-    config = built(tmp_path, files, security_protocol="SSL")
-    for mode, is_told in ((0o600, False), (0o640, False), (0o644, True)):
-        Path(files.key).chmod(mode)
-        problems, told = tls_problems(config, AsyncioNetwork(), SystemClock())
-        assert (problems, [f"chmod 600 {files.key}" in each for each in told]) == ([], [True] * is_told)  # fmt: skip
-
-
 def test_a_look_says_which_files_are_not_there_or_do_not_fit(tmp_path: Path) -> None:
     files = put(tmp_path / "tls", node_certificate())
     config = built(tmp_path, files, security_protocol="SSL")
