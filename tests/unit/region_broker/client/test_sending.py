@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from region_broker.client import (
     OutcomeUnknown,
@@ -22,6 +22,8 @@ from region_broker.client import producer as plain
 from region_broker.client import transactional_producer as transactional
 from tests.fixtures.waiting import until
 
+TOO_LARGE = "too large"
+
 
 class PlayedProducer:
     def __init__(self) -> None:
@@ -36,6 +38,8 @@ class PlayedProducer:
 
     def produce(self, _topic: str, value: Any, on_delivery: Any, **_more: Any) -> None:
         self.tries += 1
+        if value == TOO_LARGE:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         if self.full:
             raise BufferError
         offset = len(self.written)
@@ -119,6 +123,50 @@ async def test_INV_CP9_sends_that_wait_for_room_keep_their_order(kafka: PlayedPr
                 await until(lambda: kafka.tries > 1)
                 kafka.full = False
         assert kafka.written == ["0", "1", "2", "3", "4"]
+
+
+async def test_INV_CP24_what_waits_when_its_transaction_is_aborted_is_in_none_of_the_next(
+    kafka: PlayedProducer,
+) -> None:
+    async with TransactionalProducer(bootstrap="b", transactional_id="t") as writer:
+        sending: list[asyncio.Task[None]] = []
+        with pytest.raises(Refused, match="is refused"):  # noqa: PT012
+            async with writer.transaction() as txn:
+                kafka.full = True
+                sending += [
+                    asyncio.get_running_loop().create_task(txn.send("orders", each))
+                    for each in ("a0", TOO_LARGE, "a1", "a2")
+                ]
+                await until(lambda: kafka.tries > 1)
+                sending.pop(0).cancel()  # what stood in front of the others
+                await sending.pop(0)
+        kafka.full = False
+        async with writer.transaction() as later:
+            await asyncio.wait(sending)
+            await later.send("orders", "b0")
+        assert kafka.written == ["b0"]
+        for each in sending:
+            assert isinstance(each.exception(), Refused)
+
+
+async def test_INV_CP24_a_send_that_waits_when_its_transaction_is_committed_is_refused(
+    kafka: PlayedProducer,
+) -> None:
+    async with TransactionalProducer(bootstrap="b", transactional_id="t") as writer:
+        async with writer.transaction() as txn:
+            await txn.send("orders", "a0")
+            kafka.full = True
+            sending = [
+                asyncio.get_running_loop().create_task(txn.send("orders", each))
+                for each in ("a1", "a2")
+            ]
+            await until(lambda: kafka.tries > 2)
+        kafka.full = False
+        for each in sending:
+            with pytest.raises(Refused, match="this transaction is over"):
+                await each
+        assert kafka.written == ["a0"]
+        assert [record.value for record in txn.records] == ["a0"]
 
 
 async def test_what_cannot_be_serialized_is_refused_and_not_sent(kafka: PlayedProducer) -> None:
