@@ -4,6 +4,8 @@ INV-CP5  the position moves only past what was handed out; it is committed by `c
 INV-CP12 records and positions of a partition are forgotten when the group takes it away
 INV-CP15 what librdkafka gave out before a seek or a rewind is dropped in the order in which its thread did both: a poll that
          was given up goes on in that thread, and what it finds is either handed out in its place or not at all
+INV-CP25 nothing is handed out while a fetch is under way: it may have found by now that a partition is taken away, which would
+         still count as read from
 INV-CP18 where the group has committed nothing yet, it goes back to the first record that it was given, not to the end
 INV-CP16 nobody waits in silence: a start without a broker is an error, a loss of all brokers is logged
 Only records of committed transactions (and plain ones) are handed out, in offset order per partition.
@@ -143,8 +145,11 @@ class ReadCommittedConsumer:
         if self._refused is not None:
             refused, self._refused = self._refused, None
             raise refused
-        if not self._fetched:
+        self._end_fetch()
+        if not self._fetched or self._fetching is not None:
             await self._wait_for_records(timeout_s)
+            if self._fetching is not None:
+                return None  # INV-CP25
         while self._fetched:
             message = self._fetched[0]
             error = message.error()
@@ -230,16 +235,16 @@ class ReadCommittedConsumer:
 
     async def _wait_for_records(self, timeout_s: float) -> None:
         """Wait for the fetch under way, or begin one; a wait that is given up leaves it under way (INV-CP15)."""
-        fetching, self._fetching = self._fetching, None
-        if fetching is not None and fetching.done():
-            fetching.result()  # what it found is taken in by now
-            fetching = None
-        if fetching is None:
+        if self._fetching is None:
             kafka = self._joined()
-            fetching = self._submit(lambda: self._fetch(kafka, timeout_s), then=self._take_in)
-        self._fetching = fetching
-        await asyncio.wait([fetching], timeout=timeout_s + _LATE_S)
-        if fetching.done():
+            self._fetching = self._submit(lambda: self._fetch(kafka, timeout_s), then=self._take_in)
+        await asyncio.wait([self._fetching], timeout=timeout_s + _LATE_S)
+        self._end_fetch()
+
+    def _end_fetch(self) -> None:
+        """Let go of the fetch where it has ended: what it found is taken in by then. Raises what it met."""
+        fetching = self._fetching
+        if fetching is not None and fetching.done():
             self._fetching = None
             fetching.result()
 

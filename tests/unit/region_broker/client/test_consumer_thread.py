@@ -165,6 +165,42 @@ async def test_INV_CP15_what_a_poll_that_was_given_up_finds_is_handed_out_next(
         assert await told(consumer, 2) == [(0, 2), (0, 3)]
 
 
+async def test_INV_CP25_nothing_is_handed_out_of_a_partition_that_the_fetch_under_way_may_find_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 1) == [(0, 0)]
+        await consumer.pause([("orders", 0)])
+        assert await consumer.poll(0.01) is None  # (0, 1) was fetched before
+        await given_up_poll(consumer, kafka)
+        loop = asyncio.get_running_loop()
+        resuming = loop.create_task(consumer.resume([("orders", 0)]))
+        polling = loop.create_task(consumer.poll_many(10, 20.0))
+        await asyncio.wait([polling], timeout=0)
+        assert not polling.done()
+        kafka.revoking = [TopicPartition("orders", 0)]
+        kafka.grow(1, 1)
+        assert [(each.partition(), each.offset()) for each in await polling] == [(1, 0)]
+        assert [each.partition for each in consumer.position()] == [1]
+        await resuming
+
+
+async def test_a_fetch_that_is_late_holds_up_what_is_resumed_no_longer_than_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 1) == [(0, 0)]
+        await consumer.pause([("orders", 0)])
+        assert await consumer.poll(0.01) is None
+        await given_up_poll(consumer, kafka)
+        monkeypatch.setattr(module, "_LATE_S", 0.0)
+        resuming = asyncio.get_running_loop().create_task(consumer.resume())
+        assert await consumer.poll(0.0) is None
+        kafka.grow(1, 1)
+        await resuming
+        assert await told(consumer, 2) == [(0, 1), (1, 0)]
+
+
 async def test_INV_CP12_a_partition_that_goes_takes_its_records_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
