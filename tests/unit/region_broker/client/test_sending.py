@@ -29,6 +29,7 @@ class PlayedProducer:
     def __init__(self) -> None:
         self.written: list[Any] = []
         self.full = False
+        self.is_silent = False
         self.tries = 0
         self.error: KafkaError | None = None
         self.reports: list[Callable[[], None]] = []
@@ -48,6 +49,9 @@ class PlayedProducer:
         self.reports.append(lambda: on_delivery(error, Delivered(offset)))
 
     def poll(self, timeout_s: float) -> int:
+        if self.is_silent:
+            time.sleep(min(timeout_s, 0.005))
+            return 0
         reports, self.reports = self.reports, []
         for report in reports:
             report()
@@ -59,7 +63,7 @@ class PlayedProducer:
         return len(self.reports)
 
     def __len__(self) -> int:
-        return 0
+        return len(self.reports)
 
     def purge(self) -> None:
         """Nothing waits."""
@@ -208,6 +212,106 @@ async def test_INV_CPP3_a_plain_send_that_was_given_up_was_not_sent(kafka: Playe
         kafka.full = False
         await producer.send("orders", "y")
     assert kafka.written == ["y"]
+
+
+class FlushedProducer(PlayedProducer):
+    """All deliveries are told while it is flushed, none to whoever polls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_flush: Callable[[], object] = lambda: None
+
+    def poll(self, timeout_s: float) -> int:
+        time.sleep(min(timeout_s, 0.005))
+        return 0
+
+    def flush(self, *_timeout: float) -> int:
+        super().poll(0)
+        self.full = False
+        self.on_flush()
+        return 0
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> FlushedProducer:
+    played = FlushedProducer()
+    monkeypatch.setattr(plain, "KafkaProducer", lambda *_, **__: played)
+    return played
+
+
+async def steps() -> None:
+    """Let everything go on that can go on by itself."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_INV_CPP4_room_that_a_flush_makes_is_told_to_who_waits_for_it(
+    flushed: FlushedProducer,
+) -> None:
+    async with Producer(bootstrap="b") as producer:
+        flushed.full = True
+        sending = asyncio.get_running_loop().create_task(producer.send("orders", "x"))
+        await until(lambda: flushed.tries > 0)
+        await producer.flush()
+        await steps()
+        assert flushed.written == ["x"]
+        await producer.flush()
+        assert (await sending).offset == 0
+
+
+async def test_INV_CPP4_what_comes_while_it_closes_is_refused_and_not_left_without_an_answer(
+    flushed: FlushedProducer,
+) -> None:
+    loop, sending = asyncio.get_running_loop(), []
+    producer = Producer(bootstrap="b")
+
+    def send() -> None:
+        sending.append(loop.create_task(producer.send("orders", "late")))
+
+    flushed.on_flush = lambda: loop.call_soon_threadsafe(send)
+    await producer.start()
+    await producer.close()
+    await steps()
+    assert [type(each.exception()) for each in sending if each.done()] == [Refused]
+    assert flushed.written == []
+
+
+async def test_INV_CPP4_what_waits_for_room_when_it_closes_is_written_first(
+    kafka: PlayedProducer,
+) -> None:
+    loop = asyncio.get_running_loop()
+    producer = Producer(bootstrap="b")
+    await producer.start()
+    kafka.full = True
+    sending = [loop.create_task(producer.send("orders", each)) for each in ("x", "y")]
+    await until(lambda: kafka.tries > 1)
+    closing = loop.create_task(producer.close())
+    await steps()
+    kafka.full = False
+    await closing
+    assert [(await each).offset for each in sending] == [0, 1]
+    with pytest.raises(Refused, match="closed"):
+        await producer.send("orders", "z")
+
+
+@pytest.mark.parametrize("waits_for_room", [True, False])
+async def test_INV_CPP4_a_close_that_is_given_up_leaves_no_send_without_its_answer(
+    kafka: PlayedProducer, *, waits_for_room: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    producer = Producer(bootstrap="b")
+    await producer.start()
+    kafka.full, kafka.is_silent = waits_for_room, True
+    sending = loop.create_task(producer.send("orders", "x"))
+    await until(lambda: kafka.tries > 0)
+    closing = loop.create_task(producer.close())
+    await steps()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    kafka.full = kafka.is_silent = False
+    assert (await sending).offset == 0
+    await producer.close()
 
 
 @pytest.mark.parametrize(
