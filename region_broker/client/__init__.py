@@ -34,7 +34,7 @@ from region_broker.client.producer import Producer
 from region_broker.client.read_batches import ReadBatch
 from region_broker.client.read_committed_consumer import ReadCommittedConsumer
 from region_broker.client.retirement import retire
-from region_broker.client.serializers import from_json, from_text, to_json, to_text
+from region_broker.client.serializers import Unreadable, from_json, from_text, to_json, to_text
 from region_broker.client.timeouts import Timeouts
 from region_broker.client.transaction import Transaction
 from region_broker.client.transactional_producer import TransactionalProducer
@@ -58,6 +58,7 @@ __all__ = [
     "TransactionAborted",
     "TransactionalProducer",
     "Unreachable",
+    "Unreadable",
     "Verdict",
     "VerdictClient",
     "across_regions",

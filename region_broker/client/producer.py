@@ -5,6 +5,8 @@ INV-CPP1  `send` returns when the record is on stable storage in the primary reg
 INV-CPP2  an error says whether the record may be there all the same: what was never sent is `Unreachable`, what had no answer
           `OutcomeUnknown`
 INV-CPP3  a send that is given up while it waits for room in the queue was not sent
+INV-CPP4  nobody waits for ever: whoever serves deliveries tells of the room that they leave, and they are served until each record
+          that was taken has its answer. `close` takes nothing more; what waits for room then is written first
 
 Deliveries are told by a thread of librdkafka's; handing over never leaves the loop.
 Not here: transactions (`transactional_producer`), serializers (`serializers`).
@@ -13,7 +15,7 @@ Not here: transactions (`transactional_producer`), serializers (`serializers`).
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -87,19 +89,20 @@ class Producer:
         kafka = KafkaProducer(dict(self._config), logger=_QUIET)
         await asyncio.to_thread(reach, kafka, self._brokers, self._timeouts.connect_s)
         self._kafka = kafka
-        self._ending.clear()
+        self._ending = threading.Event()
         self._polling = threading.Thread(
-            target=self._poll, args=(kafka,), name="producer", daemon=True
+            target=self._poll, args=(kafka, self._ending), name="producer", daemon=True
         )
         self._polling.start()
 
     async def close(self) -> None:
-        """Wait until everything that was sent has its answer, then close."""
-        if self._kafka is None:
+        """Wait until everything that was sent has its answer, then close; what is sent meanwhile is `Refused`."""
+        async with self._order:  # whose record waits for room goes first
+            kafka, self._kafka = self._kafka, None
+        if kafka is None:
             return
-        await self.flush()
-        self._kafka = None
         self._ending.set()
+        await self._flush(kafka)
         assert self._polling is not None
         await asyncio.to_thread(self._polling.join)
 
@@ -152,8 +155,10 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until everything that was handed over has its answer."""
-        kafka = self._started()
-        while await asyncio.to_thread(kafka.flush, _POLL_S):
+        await self._flush(self._started())
+
+    async def _flush(self, kafka: KafkaProducer) -> None:
+        while await asyncio.to_thread(self._serve, kafka.flush):
             pass
 
     def _hand_over(self, record: Record) -> "asyncio.Future[Position] | None":
@@ -176,12 +181,22 @@ class Producer:
             raise _failure(kafka_error(error), record.topic) from error
         return placed
 
-    def _poll(self, kafka: KafkaProducer) -> None:
-        """Serve deliveries; in a thread of its own."""
+    def _poll(self, kafka: KafkaProducer, ending: threading.Event) -> None:
+        """Serve deliveries until it is closed and nothing is without its answer; in a thread of its own."""
+        while not ending.is_set() or len(kafka):
+            self._serve(kafka.poll)
+
+    def _serve(self, wait: Callable[[float], int]) -> int:
+        """Serve deliveries by `wait`, librdkafka's `poll` or `flush`, and say that there may be room; in any thread.
+
+        Behind the call, as librdkafka makes the room when a report is done; and by each, as one may find that the other has
+        served all there is. Where it is said already, `offer` tries again behind its `clear`, and finds the room.
+        """
         assert self._loop is not None
-        while not self._ending.is_set():
-            if kafka.poll(_POLL_S):
-                self._loop.call_soon_threadsafe(self._room.set)
+        result = wait(_POLL_S)
+        if not self._room.is_set():
+            self._loop.call_soon_threadsafe(self._room.set)
+        return result
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -189,7 +204,9 @@ class Producer:
 
     def _started(self) -> KafkaProducer:
         if self._kafka is None:
-            raise Refused("the producer was not started: use `async with` or call start()")
+            raise Refused(
+                "the producer was not started, or is closed: use `async with` or call start()"
+            )
         return self._kafka
 
 

@@ -1,7 +1,8 @@
 """Reading, writing and committing in one: the loop around a consumer and a transactional producer.
 
 INV-CRB1  what a batch read counts as read if, and only if, what was written in its block is committed: the position goes
-          into the same transaction
+          into the same transaction. Position and membership are those of the step that handed the batch out: a partition that
+          goes while the block works is committed all the same, and refused where a rebalance took it
 INV-CRB2  whatever ends a transaction otherwise (an abort, a failover, a rebalance, an outcome that nobody knows), the
           consumer goes back to the committed position, and what is read there decides what comes next: nothing is
           skipped, nothing done twice
@@ -19,6 +20,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -63,13 +65,31 @@ class Reader(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadUpTo:
+    """Where a consumer stood, and as which member of its group (`Positioned`)."""
+
+    offsets: list[TopicPartition]
+    membership: object
+
+    def position(self) -> list[TopicPartition]:
+        """Return the offsets after what was handed out."""
+        return self.offsets
+
+    def group_metadata(self) -> object:
+        """Return the membership that the offsets are fenced by (KIP-447)."""
+        return self.membership
+
+
 class ReadBatch:
     """Records that belong into one transaction: iterate over them within ``async with batch as transaction``."""
 
     def __init__(self, records: Sequence[Message], reader: Reader, producer: TransactionalProducer, patience: "Patience") -> None:  # fmt: skip
-        """Nothing is begun yet."""
+        """Nothing is begun yet; `reader` stands behind `records`."""
         self._records = tuple(records)
-        self._reader = reader
+        # Now, and not when the block ends: by then a rebalance, or a seek in the block, may have taken the position away, and
+        # what the block wrote would be committed without it.
+        self._read_up_to = _ReadUpTo(reader.position(), reader.group_metadata())
         self._producer = producer
         self._patience = patience
         self._context: AbstractAsyncContextManager[Transaction] | None = None
@@ -113,7 +133,7 @@ class ReadBatch:
         assert self._transaction is not None
         try:
             if error is None:
-                await self._transaction.send_offsets(self._reader)
+                await self._transaction.send_offsets(self._read_up_to)
         except BaseException as refused:
             await self._context.__aexit__(type(refused), refused, refused.__traceback__)
             raise

@@ -4,7 +4,11 @@ INV-CP5  the position moves only past what was handed out; it is committed by `c
 INV-CP12 records and positions of a partition are forgotten when the group takes it away
 INV-CP15 what librdkafka gave out before a seek or a rewind is dropped in the order in which its thread did both: a poll that
          was given up goes on in that thread, and what it finds is either handed out in its place or not at all
+INV-CP25 nothing is handed out while a fetch is under way: it may have found by now that a partition is taken away, which would
+         still count as read from
 INV-CP18 where the group has committed nothing yet, it goes back to the first record that it was given, not to the end
+INV-CP26 a record that cannot be deserialized is passed by on an order only (`skip`), which is committed: what begins at the
+         committed position goes on behind it
 INV-CP16 nobody waits in silence: a start without a broker is an error, a loss of all brokers is logged
 Only records of committed transactions (and plain ones) are handed out, in offset order per partition.
 
@@ -138,13 +142,16 @@ class ReadCommittedConsumer:
         """Return the next record, or None when none came in time.
 
         Raises `Refused` on an error that reading on will not mend (unknown topic, no authority, bytes that a
-        deserializer does not take: again at each call, until a `seek` behind that record).
+        deserializer does not take, as `Unreadable`: again at each call, until a `skip` of that record, or a `seek` behind it).
         """
         if self._refused is not None:
             refused, self._refused = self._refused, None
             raise refused
-        if not self._fetched:
+        self._end_fetch()
+        if not self._fetched or self._fetching is not None:
             await self._wait_for_records(timeout_s)
+            if self._fetching is not None:
+                return None  # INV-CP25
         while self._fetched:
             message = self._fetched[0]
             error = message.error()
@@ -197,6 +204,9 @@ class ReadCommittedConsumer:
         Leaving the block commits what was sent and the position behind these records. After an abort, a failover or a
         rebalance the same records come again (`read_batches`). `give_up_after_s`: raise what stands in the way when
         nothing could be committed for so long; None: go on for ever, with a warning in the log.
+
+        `Unreadable` ends the loop: `skip` that record, and begin the loop again, which it does at the committed position
+        (INV-CP26).
         """
         return read_in_transactions(self, producer, count_max, give_up_after_s)
 
@@ -207,7 +217,8 @@ class ReadCommittedConsumer:
         """Call ``handler(record, transaction)`` for each record, for ever; without a producer ``handler(record)``.
 
         With a producer each record takes effect once (`transactions`). Without one its position is committed after the
-        handler returned, so a crash in between calls the handler again.
+        handler returned, so a crash in between calls the handler again. Raises what the handler raises, and `Unreadable`
+        (`skip` that record, and call again).
         """
         await process(self, handler, producer, count_max)
 
@@ -217,9 +228,9 @@ class ReadCommittedConsumer:
         assert partition is not None
         assert offset is not None
         of_key, of_value = self._deserializers
-        where = f"{topic}-{partition} at offset {offset}"
-        key = deserialized(_raw(message.key()), of_key, f"the key of {where}")
-        value = deserialized(_raw(message.value()), of_value, f"the value of {where}")
+        position = Position(topic, partition, offset)
+        key = deserialized(_raw(message.key()), of_key, "key", position)
+        value = deserialized(_raw(message.value()), of_value, "value", position)
         if of_key is not None:
             message.set_key(key)
         if of_value is not None:
@@ -230,16 +241,16 @@ class ReadCommittedConsumer:
 
     async def _wait_for_records(self, timeout_s: float) -> None:
         """Wait for the fetch under way, or begin one; a wait that is given up leaves it under way (INV-CP15)."""
-        fetching, self._fetching = self._fetching, None
-        if fetching is not None and fetching.done():
-            fetching.result()  # what it found is taken in by now
-            fetching = None
-        if fetching is None:
+        if self._fetching is None:
             kafka = self._joined()
-            fetching = self._submit(lambda: self._fetch(kafka, timeout_s), then=self._take_in)
-        self._fetching = fetching
-        await asyncio.wait([fetching], timeout=timeout_s + _LATE_S)
-        if fetching.done():
+            self._fetching = self._submit(lambda: self._fetch(kafka, timeout_s), then=self._take_in)
+        await asyncio.wait([self._fetching], timeout=timeout_s + _LATE_S)
+        self._end_fetch()
+
+    def _end_fetch(self) -> None:
+        """Let go of the fetch where it has ended: what it found is taken in by then. Raises what it met."""
+        fetching = self._fetching
+        if fetching is not None and fetching.done():
             self._fetching = None
             fetching.result()
 
@@ -297,7 +308,19 @@ class ReadCommittedConsumer:
 
         Raises `Unreachable` (try again), `Refused` if the group has given the partitions to others.
         """
-        kafka, position = self._joined(), self.position()
+        await self._commit(self.position())
+
+    async def skip(self, position: Position) -> None:
+        """Go on behind the record at `position`, and commit that it and all before it in its partition is read (INV-CP26).
+
+        For a record that cannot be read (`Unreadable`). Its partition must be assigned. Raises as `seek` and `commit` do.
+        """
+        behind = position._replace(offset=position.offset + 1)
+        await self.seek(behind)  # first: what is another member's by now is not ours to commit
+        await self._commit([TopicPartition(*behind)])
+
+    async def _commit(self, position: list[TopicPartition]) -> None:
+        kafka = self._joined()
         if not position:
             return
         try:

@@ -5,11 +5,12 @@ through untouched. Any callable will do; these are the usual ones.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 
 from region_broker.client.errors import Refused
+from region_broker.client.verdicts import Position
 
 Serializer: TypeAlias = Callable[[Any], bytes | str]
 Deserializer: TypeAlias = Callable[[bytes], Any]
@@ -45,13 +46,26 @@ def serialized(value: Any, serializer: Serializer | None, what: str) -> bytes | 
         raise Refused(f"the {what} {value!r:.100} cannot be serialized: {error}") from error
 
 
-def deserialized(data: bytes | None, deserializer: Deserializer | None, where: str) -> Any:
-    """Return what `data` says; raises `Refused`, which names the record, if it is not readable."""
+class Unreadable(Refused):
+    """A deserializer does not take the record at `position`: what to `skip` (`ReadCommittedConsumer`)."""
+
+    def __init__(self, text: str, *, position: Position) -> None:
+        """Keep where the record lies."""
+        super().__init__(text)
+        self.position: Final = position
+
+
+def deserialized(
+    data: bytes | None, deserializer: Deserializer | None, what: str, position: Position
+) -> Any:
+    """Return what `data` says, the key or the value of the record at `position`; raises `Unreadable`."""
     if data is None or deserializer is None:
         return data
     try:
         return deserializer(data)
-    except (TypeError, ValueError) as error:
-        raise Refused(
-            f"{where} cannot be deserialized: {error}. Seek behind it, or read it without a deserializer."
+    except Exception as error:  # the application's own code: each kind of data has its own errors
+        raise Unreadable(
+            f"the {what} of {position.topic}-{position.partition} at offset {position.offset} cannot be deserialized:"
+            f" {error}. Leave the record out with the consumer's `skip(error.position)`, or read it without a deserializer.",
+            position=position,
         ) from error

@@ -2,6 +2,8 @@
 
 INV-CP9  records and offsets are kept until the transaction is decided, so that it can be repeated as a whole;
         what an earlier attempt delivered never counts for a later one
+INV-CP24 what a transaction has not handed over when it ends is refused: no later one of that producer takes it, and nobody
+        is told that it was sent
 
 Not here: commit, abort, repetition (`transactional_producer`).
 """
@@ -46,7 +48,7 @@ class Attempt:
     def offer(self, record: Record) -> bool:
         """Hand over without blocking; False if the queue is full. Raises `Refused`.
 
-        A transaction that has failed already takes the record all the same: the commit finds out.
+        A transaction that has failed already takes the record all the same: the commit finds out, which is still to come.
         """
         try:
             self.kafka.produce(
@@ -126,29 +128,37 @@ class Transaction:
         is given up then was not sent (INV-CP9).
 
         `partition` -1: by the key. `timestamp_ms` 0: now. Raises `Refused` for a record that can never be
-        written (too large, unknown partition), and after the end of the transaction.
+        written (too large, unknown partition), and after the end of the transaction, also where it waits then (INV-CP24).
         """
-        if not self._open or self._attempt is None:
-            raise Refused(_OVER)
+        self._taking()
         of_key, of_value = self._serializers
         record = Record(
             topic, serialized(value, of_value, "value"), serialized(key, of_key, "key"), partition,
             list(headers), timestamp_ms,
         )  # fmt: skip
         async with self._order:
-            while not self._attempt.offer(record):
-                await self._sender.wait_for_room(self._attempt)
+            while not self._taking().offer(record):
+                await self._sender.wait_for_room(self.attempt)
             self._records.append(record)
 
     async def send_offsets(
         self, consumer: Positioned, offsets: Sequence[TopicPartition] | None = None
     ) -> None:
         """Commit the consumer's position (or `offsets`) with this transaction (KIP-447)."""
-        if not self._open:
-            raise Refused(_OVER)
+        self._taking()
         chosen = list(offsets) if offsets is not None else consumer.position()
         if chosen:
             self._offsets.append((chosen, consumer.group_metadata()))
+
+    def _taking(self) -> Attempt:
+        """Return the try under way; raises `Refused` once nothing more is taken.
+
+        Asked in the very step that hands a record over. 1. A send waits for room. 2. The transaction is aborted, and librdkafka's
+        producer stays. 3. The application begins the next one on it: the send would write into that one.
+        """
+        if not self._open or self._attempt is None:
+            raise Refused(_OVER)
+        return self._attempt
 
     @property
     def positions(self) -> Sequence[Position]:

@@ -332,6 +332,9 @@ async def test_records_of_a_plain_producer_come_as_they_went(cluster: LocalClust
         )
         await consumer.rewind()
         assert await consumer.poll(0.2) is None
+        await consumer.skip(Position("plain", 0, 994))
+        await consumer.rewind()
+        assert [(await next_of(consumer)).offset() for _ in range(4)] == list(range(995, 999))
 
 
 async def next_of(consumer: ReadCommittedConsumer) -> Message:

@@ -10,9 +10,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_END, OFFSET_INVALID, TopicPartition
+from confluent_kafka import OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from region_broker.client import Position, ReadCommittedConsumer, Refused, from_json
+from region_broker.client import (
+    Position,
+    ReadCommittedConsumer,
+    Refused,
+    Unreachable,
+    Unreadable,
+    from_json,
+)
 from region_broker.client import read_committed_consumer as module
 
 
@@ -50,6 +57,7 @@ class PlayedConsumer:
     def __init__(self, *_arguments: Any, **_more: Any) -> None:
         self.ends, self.at = {0: 2, 1: 0}, {0: 0, 1: 0}
         self.committed_at = 0
+        self.is_coordinator_gone = False
         self.news = threading.Condition()
         self.paused: set[int] = set()
         self.waiting = threading.Event()
@@ -71,6 +79,15 @@ class PlayedConsumer:
 
     def committed(self, assigned: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         return [TopicPartition(each.topic, each.partition, self.committed_at) for each in assigned]
+
+    def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+        assert not asynchronous
+        if self.is_coordinator_gone:
+            raise KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE))
+        (self.committed_at,) = (each.offset for each in offsets)
+
+    def consumer_group_metadata(self) -> object:
+        return None
 
     def seek(self, to: TopicPartition) -> None:
         self.at[to.partition] = self.ends[to.partition] if to.offset == OFFSET_END else to.offset
@@ -165,6 +182,42 @@ async def test_INV_CP15_what_a_poll_that_was_given_up_finds_is_handed_out_next(
         assert await told(consumer, 2) == [(0, 2), (0, 3)]
 
 
+async def test_INV_CP25_nothing_is_handed_out_of_a_partition_that_the_fetch_under_way_may_find_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 1) == [(0, 0)]
+        await consumer.pause([("orders", 0)])
+        assert await consumer.poll(0.01) is None  # (0, 1) was fetched before
+        await given_up_poll(consumer, kafka)
+        loop = asyncio.get_running_loop()
+        resuming = loop.create_task(consumer.resume([("orders", 0)]))
+        polling = loop.create_task(consumer.poll_many(10, 20.0))
+        await asyncio.wait([polling], timeout=0)
+        assert not polling.done()
+        kafka.revoking = [TopicPartition("orders", 0)]
+        kafka.grow(1, 1)
+        assert [(each.partition(), each.offset()) for each in await polling] == [(1, 0)]
+        assert [each.partition for each in consumer.position()] == [1]
+        await resuming
+
+
+async def test_a_fetch_that_is_late_holds_up_what_is_resumed_no_longer_than_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 1) == [(0, 0)]
+        await consumer.pause([("orders", 0)])
+        assert await consumer.poll(0.01) is None
+        await given_up_poll(consumer, kafka)
+        monkeypatch.setattr(module, "_LATE_S", 0.0)
+        resuming = asyncio.get_running_loop().create_task(consumer.resume())
+        assert await consumer.poll(0.0) is None
+        kafka.grow(1, 1)
+        await resuming
+        assert await told(consumer, 2) == [(0, 1), (1, 0)]
+
+
 async def test_INV_CP12_a_partition_that_goes_takes_its_records_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -227,17 +280,89 @@ async def test_values_are_deserialized_and_what_is_not_readable_is_named(
 
     async with reading(monkeypatch, value_deserializer=never) as (consumer, _kafka):
         with pytest.raises(
-            Refused, match="the value of orders-0 at offset 0 cannot be deserialized: no"
-        ):
+            Unreadable, match="the value of orders-0 at offset 0 cannot be deserialized: no"
+        ) as caught:
             await consumer.poll(20.0)
+    assert caught.value.position == Position("orders", 0, 0)
 
 
-async def test_INV_CP5_what_cannot_be_read_stands_until_a_seek_and_hides_nothing_before_it(
+class PlayedWriter:
+    """A producer, and its transactions: what commits is the position only."""
+
+    def __init__(self, kafka: PlayedConsumer) -> None:
+        self._kafka = kafka
+        self._offsets: list[TopicPartition] = []
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["PlayedWriter"]:
+        yield self
+        self._kafka.commit(self._offsets, asynchronous=False)
+
+    async def send_offsets(self, consumer: Any) -> None:
+        self._offsets = consumer.position()
+
+
+def but_one(data: bytes) -> Any:
+    if data == b"1":
+        raise LookupError("no schema")
+    return from_json(data)
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+async def test_INV_CP26_a_handler_goes_on_behind_a_record_that_was_skipped(
+    monkeypatch: pytest.MonkeyPatch, *, is_transactional: bool
+) -> None:
+    seen: list[object] = []
+
+    async def handle(record: Any, *_transaction: object) -> None:
+        seen.append(record.value())
+        if record.value() == 3:
+            raise Done
+
+    async with reading(monkeypatch, value_deserializer=but_one) as (consumer, kafka):
+        kafka.ends = {0: 4}
+        writer: Any = PlayedWriter(kafka) if is_transactional else None
+        for _ in range(2):  # a seek by itself moves nothing that is committed
+            with pytest.raises(Unreadable, match=r"`skip\(error.position\)`") as caught:
+                await consumer.run(handle, writer)
+            assert caught.value.position == Position("orders", 0, 1)
+            await consumer.seek(Position("orders", 0, 2))
+        await consumer.skip(Position("orders", 0, 1))
+        assert kafka.committed_at == 2
+        with pytest.raises(Done):
+            await consumer.run(handle, writer)
+    assert seen == [0, 2, 3]
+
+
+async def test_INV_CP26_what_is_skipped_is_read_on_behind_and_counts_as_read(
     monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch, value_deserializer=but_one) as (consumer, kafka):
+        kafka.ends = {0: 4}
+        with pytest.raises(Unreadable) as caught:
+            await told(consumer, 2)
+        kafka.is_coordinator_gone = True
+        with pytest.raises(Unreachable, match="the position was not committed"):
+            await consumer.skip(caught.value.position)
+        assert kafka.committed_at == 0
+        kafka.is_coordinator_gone = False
+        await consumer.skip(caught.value.position)
+        assert await told(consumer, 2) == [(0, 2), (0, 3)]
+        await consumer.rewind()
+        assert await told(consumer, 2) == [(0, 2), (0, 3)]
+
+
+class Done(Exception):
+    """Everything was read."""
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError])
+async def test_INV_CP5_what_cannot_be_read_stands_until_a_seek_and_hides_nothing_before_it(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def but_two(data: bytes) -> Any:
         if data == b"2":
-            raise ValueError("no")
+            raise error("no")
         return from_json(data)
 
     async with reading(monkeypatch, value_deserializer=but_two) as (consumer, kafka):

@@ -20,6 +20,7 @@ from region_broker.client import (
 )
 from region_broker.client import read_batches as module
 from region_broker.client.read_batches import process, read_in_transactions
+from region_broker.client.transaction import Positioned
 
 
 class Fixture:
@@ -30,6 +31,9 @@ class Fixture:
         self.written: list[int] = []
         self.fates = list(fates)
         self.rewinds = 0
+        self.generation = 1
+        self.offsets_under: list[object] = []
+        """The generation of each commit's offsets."""
 
     # the consumer
 
@@ -51,7 +55,7 @@ class Fixture:
         return [self.at]
 
     def group_metadata(self) -> object:
-        return None
+        return self.generation
 
     # the producer
 
@@ -65,6 +69,7 @@ class Fixture:
         if fate == "commits" or isinstance(fate, OutcomeUnknown):
             self.written += txn.sent
             self.committed = txn.position
+            self.offsets_under.append(txn.membership)
         if isinstance(fate, TidemarkError):
             raise fate
 
@@ -77,12 +82,14 @@ class Txn:
     def __init__(self) -> None:
         self.sent: list[int] = []
         self.position = -1
+        self.membership: object = None
 
     async def send(self, value: int) -> None:
         self.sent.append(value)
 
-    async def send_offsets(self, consumer: Fixture) -> None:
-        (self.position,) = consumer.position()
+    async def send_offsets(self, consumer: Positioned) -> None:
+        (self.position,) = consumer.position()  # type: ignore[assignment]  # played
+        self.membership = consumer.group_metadata()
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +124,18 @@ async def test_INV_CRB2_each_order_is_invoiced_once_whatever_happens(
     await invoice_all(fixture)
     assert fixture.written == [0, 1, 2, 3, 4]
     assert fixture.committed == 5
+
+
+async def test_INV_CRB1_a_batch_commits_the_position_and_the_membership_that_it_was_handed_out_with() -> (
+    None
+):
+    fixture = Fixture(2)
+    batches = read_in_transactions(fixture, fixture, 2, None)  # type: ignore[arg-type]  # played
+    async with await anext(batches) as txn:
+        await txn.send(0)  # type: ignore[call-arg,arg-type]  # played
+        # Meanwhile the partition goes, in a rebalance or by a seek.
+        fixture.at, fixture.generation = -1, 2
+    assert (fixture.written, fixture.committed, fixture.offsets_under) == ([0], 2, [1])
 
 
 async def test_what_stands_in_the_way_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -164,23 +183,24 @@ async def test_INV_CRB3_a_loop_that_goes_on_behind_an_exception_skips_nothing() 
 async def test_INV_CRB3_a_position_that_cannot_be_committed_aborts_and_is_raised() -> None:
     ended: list[Refused] = []
 
-    class Closed(Fixture):
-        def position(self) -> list[Any]:
-            raise Refused("the consumer was closed")
+    class Over(Txn):
+        async def send_offsets(self, consumer: Positioned) -> None:
+            raise Refused("this transaction is over")
 
+    class Closing(Fixture):
         @asynccontextmanager
         async def transaction(self) -> AsyncIterator["Txn"]:
             try:
-                yield Txn()
+                yield Over()
             except Refused as refused:
                 ended.append(refused)
                 raise
 
-    closed = Closed(2)
-    with pytest.raises(Refused, match="was closed"):
-        await invoice_all(closed)
+    closing = Closing(2)
+    with pytest.raises(Refused, match="is over"):
+        await invoice_all(closing)
     assert len(ended) == 1
-    assert closed.written == []
+    assert closing.written == []
 
 
 async def test_INV_CRB3_records_without_a_block_are_an_error_and_not_committed() -> None:
