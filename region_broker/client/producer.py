@@ -34,11 +34,10 @@ from region_broker.client.serializers import Serializer, serialized
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.transaction import Record
 from region_broker.client.verdicts import Position
-from region_broker.client.waiting_calls import reach
+from region_broker.client.waiting_calls import Heard, reach
 from region_broker.security.login import NO_SECURITY, Security
 
 _QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
-_log: Final = logging.getLogger("tidemark.client")
 _POLL_S: Final = 0.1
 _NEVER_SENT: Final = {KafkaError._PURGE_QUEUE, KafkaError._QUEUE_FULL}
 
@@ -55,6 +54,7 @@ class Producer:
         self._brokers = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
         self._serializers = (key_serializer, value_serializer)
         self._timeouts = timeouts
+        self._heard = Heard(self._brokers, "what is sent waits for one")
         self._config = {
             "bootstrap.servers": self._brokers,
             "enable.idempotence": True,
@@ -62,7 +62,7 @@ class Producer:
             "linger.ms": 0,
             "message.timeout.ms": int(timeouts.recovery_s * 1000),
             **ACROSS_REGIONS,
-            "error_cb": self._on_error,
+            "error_cb": self._heard,
             "log_level": 2,
             **security.kafka_config(),
             **(config or {}),
@@ -87,7 +87,7 @@ class Producer:
         """Connect; raises `Unreachable` if no broker answers in time."""
         self._loop = asyncio.get_running_loop()
         kafka = KafkaProducer(dict(self._config), logger=_QUIET)
-        await asyncio.to_thread(reach, kafka, self._brokers, self._timeouts.connect_s)
+        await asyncio.to_thread(reach, kafka, self._brokers, self._timeouts.connect_s, self._heard)
         self._kafka = kafka
         self._ending = threading.Event()
         self._polling = threading.Thread(
@@ -197,10 +197,6 @@ class Producer:
         if not self._room.is_set():
             self._loop.call_soon_threadsafe(self._room.set)
         return result
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            _log.warning("no broker answers at %s: what is sent waits for one", self._brokers)
 
     def _started(self) -> KafkaProducer:
         if self._kafka is None:

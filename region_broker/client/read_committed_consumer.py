@@ -36,14 +36,21 @@ from confluent_kafka import (
 )
 
 from region_broker.client.across_regions import ACROSS_REGIONS
-from region_broker.client.errors import MEMBERSHIP_LOST, REFUSALS, Refused, Unreachable, kafka_error
+from region_broker.client.errors import (
+    MEMBERSHIP_LOST,
+    REFUSALS,
+    Refused,
+    TidemarkError,
+    Unreachable,
+    kafka_error,
+)
 from region_broker.client.expected_places import ExpectedPlaces, Place, committed_places, place_of
 from region_broker.client.read_batches import ReadBatch, process, read_in_transactions
 from region_broker.client.serializers import Deserializer, deserialized
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.transactional_producer import TransactionalProducer
 from region_broker.client.verdicts import Position
-from region_broker.client.waiting_calls import reach
+from region_broker.client.waiting_calls import Heard, reach
 from region_broker.security.login import NO_SECURITY, Security
 
 _POLL_TIMEOUT_S: Final = 0.5
@@ -52,7 +59,6 @@ _LATE_S: Final = 1.0
 _UNKNOWN_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 
 _QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
-_log: Final = logging.getLogger("tidemark.client")
 
 Result = TypeVar("Result")
 
@@ -82,6 +88,7 @@ class ReadCommittedConsumer:
         self._brokers = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
         self._deserializers = (key_deserializer, value_deserializer)
         self._timeouts = timeouts
+        self._heard = Heard(self._brokers, "reading waits for one")
         self._config = {
             "bootstrap.servers": self._brokers,
             "group.id": group_id,
@@ -89,7 +96,7 @@ class ReadCommittedConsumer:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest" if from_beginning else "latest",
             **ACROSS_REGIONS,
-            "error_cb": self._on_error,
+            "error_cb": self._heard,
             "log_level": 2,
             **security.kafka_config(),
             **(config or {}),
@@ -122,8 +129,10 @@ class ReadCommittedConsumer:
         """Subscribe; partitions arrive with the first polls. Raises `Unreachable` if no broker answers (INV-CP16)."""
         kafka = Consumer(self._config, logger=_QUIET)
         try:
-            await self._in_thread(lambda: reach(kafka, self._brokers, self._timeouts.connect_s))
-        except Unreachable:
+            await self._in_thread(
+                lambda: reach(kafka, self._brokers, self._timeouts.connect_s, self._heard)
+            )
+        except TidemarkError:
             await self._in_thread(kafka.close)
             raise
         kafka.subscribe(self._topics, on_revoke=self._taken_away, on_lost=self._taken_away)
@@ -474,10 +483,6 @@ class ReadCommittedConsumer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     # -- errors ------------------------------------------------------------------------------------
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            _log.warning("no broker answers at %s: reading waits for one", self._brokers)
 
     def _check(self, error: KafkaError) -> None:
         if error.code() in _UNKNOWN_TOPIC:

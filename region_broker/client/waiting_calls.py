@@ -1,6 +1,8 @@
 """Calls of confluent-kafka that wait, until librdkafka has an answer; all of them block, in the producer's thread.
 
 INV-CP23 a producer that was given no producer id ends in the thread that asked for one, and not with the error in the event loop
+INV-CP27 credentials that a broker refuses are told as that, and at once: librdkafka tells them beside the call that waits, which then only knows that no
+         broker answered in time, as if there were none
 A call is repeated only where librdkafka names its error retriable: it goes on where it was, nothing is doubled.
 
 Not here: what follows from an error (`transactional_producer`).
@@ -17,8 +19,11 @@ from region_broker.client.errors import REFUSALS, Refused, Unreachable, kafka_er
 
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 2.0
+_LOOK_FIRST_S: Final = 1.0
+"""How long no broker may answer before what was told meanwhile is looked at; then twice as long."""
 
 # librdkafka prints fatal errors to stderr whatever its log level; they are raised here as well.
+_log: Final = logging.getLogger("tidemark.client")
 _QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
 _QUIET.addHandler(logging.NullHandler())
 
@@ -46,25 +51,73 @@ def _asked(
     config: Mapping[str, Any], timeout_s: float, call_timeout_s: float
 ) -> Producer | KafkaError:
     """Return a producer that was given a producer id, or why none was: not raised, as a traceback keeps the producer (INV-CP23)."""
-    kafka = Producer(dict(config), logger=_QUIET)
+    heard = Heard(config["bootstrap.servers"], "no producer id is given")
+    kafka = Producer({**config, "error_cb": heard}, logger=_QUIET)
+
+    def asked() -> None:
+        try:
+            kafka.init_transactions(call_timeout_s)
+        except KafkaException:
+            kafka.poll(0)  # serves the callback
+            if heard.login_refused is not None:
+                raise KafkaException(heard.login_refused) from None
+            raise
+
     try:
-        until_answered(timeout_s, lambda: kafka.init_transactions(call_timeout_s))
+        until_answered(timeout_s, asked)
     except KafkaException as error:
         return kafka_error(error)
     return kafka
 
 
-def reach(kafka: Producer | Consumer, brokers: str, timeout_s: float) -> None:
-    """Return once one of `brokers` has answered; raises `Unreachable`."""
-    try:
-        kafka.list_topics(timeout=timeout_s)
-    except KafkaException as error:
-        inner = kafka_error(error)
-        raise Unreachable(
-            f"no broker answers at {brokers} within {timeout_s:g} s: {inner.str()}."
-            " Give the addresses of regions that are up: `tidemark region status` shows them.",
-            code=inner.name(),
-        ) from error
+class Heard:
+    """What librdkafka tells beside its calls, as its `error_cb`."""
+
+    def __init__(self, brokers: str, while_down: str) -> None:
+        """`while_down`: what becomes of what the application wants as long as no broker answers, for the log."""
+        self.login_refused: KafkaError | None = None
+        self._said = f"no broker answers at {brokers}: {while_down}"
+
+    def __call__(self, error: KafkaError) -> None:
+        """Note what is told."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            _log.warning(self._said)
+        elif error.code() in {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}:
+            self.login_refused = error
+
+
+def reach(kafka: Producer | Consumer, brokers: str, timeout_s: float, heard: Heard) -> None:
+    """Return once one of `brokers` has answered; raises `Unreachable`, and `Refused` where one lets nobody in by these credentials (INV-CP27)."""
+    deadline_s = time.monotonic() + timeout_s
+    wait_s = _LOOK_FIRST_S
+    while True:
+        left_s = deadline_s - time.monotonic()
+        try:
+            kafka.list_topics(timeout=max(min(wait_s, left_s), 0.001))
+        except KafkaException as error:
+            kafka.poll(0)  # serves the callback
+            if heard.login_refused is not None:
+                raise _not_let_in(brokers, heard.login_refused) from error
+            if left_s <= wait_s:
+                raise _out_of_reach(brokers, timeout_s, kafka_error(error)) from error
+            wait_s *= 2
+        else:
+            return
+
+
+def _not_let_in(brokers: str, error: KafkaError) -> Refused:
+    return Refused(
+        f"a broker at {brokers} refused the login: {error.str()}. Look at user, password and mechanism of `security`.",
+        code=error.name(),
+    )
+
+
+def _out_of_reach(brokers: str, timeout_s: float, error: KafkaError) -> Unreachable:
+    return Unreachable(
+        f"no broker answers at {brokers} within {timeout_s:g} s: {error.str()}."
+        " Give the addresses of regions that are up: `tidemark region status` shows them.",
+        code=error.name(),
+    )
 
 
 def most_telling(error: KafkaError, of_records: Sequence[KafkaError]) -> KafkaError:

@@ -16,7 +16,14 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from region_broker.client import Producer, Security, TransactionalProducer
+from region_broker.client import (
+    Producer,
+    ReadCommittedConsumer,
+    Refused,
+    Security,
+    Timeouts,
+    TransactionalProducer,
+)
 from region_broker.http_api.needs import ANY_METHOD, NEEDS
 from region_broker.workbench.stage import wait_until
 from tests import secrets
@@ -141,6 +148,20 @@ def test_a_wrong_password_and_no_login_get_nothing(dev: Dev, admin: Security) ->
     )
     with pytest.raises(KafkaException):
         anonymous.list_topics(timeout=2)
+
+
+async def test_INV_CP27_our_clients_say_that_it_is_the_password(dev: Dev, admin: Security) -> None:
+    """Long before a broker would be given up as silent."""
+    wrong = Security(ca=admin.ca, user=admin.user, password="wrong-password")
+    patient = Timeouts(connect_s=3_600, call_s=2)
+    clients = (
+        Producer(bootstrap=dev.bootstrap, security=wrong, timeouts=patient),
+        ReadCommittedConsumer(["orders"], group_id="g", bootstrap=dev.bootstrap, security=wrong, timeouts=patient),
+        TransactionalProducer(transactional_id="t", bootstrap=dev.bootstrap, security=wrong, timeouts=patient),
+    )  # fmt: skip
+    for client in clients:
+        with pytest.raises(Refused, match=r"[Aa]uthentication"):
+            await client.start()
 
 
 def told_by_the_trail(folder: Path) -> set[tuple[str, str, str]]:

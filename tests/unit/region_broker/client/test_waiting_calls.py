@@ -23,6 +23,10 @@ class Refusing:
     def init_transactions(self, _timeout_s: float) -> None:
         raise KafkaException(self.error)
 
+    def poll(self, _timeout_s: float) -> int:
+        """Nothing is told."""
+        return 0
+
 
 @pytest.mark.parametrize(
     ("code", "expected"),
