@@ -2,7 +2,8 @@
 
 INV-LO2  a lost transaction is one with a commit decision beyond L: its PREPARE_COMMIT record, not its
         markers, says so; data of undecided or aborted transactions beyond D was never committed, and neither were
-        the group offsets that they staged
+        the group offsets that they staged. What a decision commits has the epoch before the record's under transactions v2 (KIP-890);
+        under v1 it has the record's own, and so may the producer's next transaction, which is taken for a part of it
 INV-LO4  what was cut off twice is counted once, and what lay at the same offsets under other bytes is counted, too
 INV-LO10 a tail takes memory, and what is said of it takes time, by its producers, groups and lost transactions, and not by its
         batches: of these only what tells them apart is kept, where a log was cut off twice
@@ -44,7 +45,7 @@ class DecisionFacts(msgspec.Struct, frozen=True, order=True):
 
 
 class LostTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """One transaction with a commit decision beyond the cut."""
+    """One transaction with a commit decision beyond the cut; `producer_epoch` as in what it wrote."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -319,12 +320,18 @@ class _OffsetsTail:
                 )
 
 
+def _epoch_of_data(committing: TransactionRecord) -> ProducerEpoch:
+    """Return the epoch of what a PREPARE_COMMIT commits (INV-LO2)."""
+    bumped = committing.client_tv >= 2
+    return committing.last_producer_epoch if bumped else committing.producer_epoch
+
+
 def _lost_transaction(decision: TailDecision) -> LostTransaction:
     record = decision.record
     return LostTransaction(
         transactional_id=str(record.transactional_id),
         producer_id=record.producer_id,
-        producer_epoch=record.producer_epoch,
+        producer_epoch=_epoch_of_data(record),
         decision=DecisionFacts(
             shard=decision.shard,
             leader_epoch=decision.leader_epoch,

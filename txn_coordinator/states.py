@@ -4,7 +4,8 @@ INV-TS1  every change of an entry goes through `check_transition`; a pair absent
          `VALID_PREVIOUS` is a programmer error (C14)
 INV-TS2  what EndTxn does depends only on (client generation, state, which epoch was sent, result);
          the two tables are C17 (TV1) and C18 (TV2)
-INV-TS3  a client never uses an epoch above EPOCH_USABLE_MAX; 32767 only fences (C16)
+INV-TS3  a client never uses an epoch above EPOCH_USABLE_MAX; 32767 only fences (C16). Where an adoption has fenced with it, which
+         takes no new producer id, the producer's EndTxn(abort) or InitProducerId does, and no partition joins before
 
 Kafka's PREPARE_EPOCH_FENCE is never written here: a fence is one transition to PREPARE_ABORT that
 bumps the epoch once (P7), not two.

@@ -131,6 +131,11 @@ def is_exhausted(producer_epoch: ProducerEpoch) -> bool:
     return producer_epoch >= EPOCH_USABLE_MAX
 
 
+def only_fences(producer_epoch: ProducerEpoch) -> bool:
+    """Return whether no client may have this epoch: nothing is newer, so that what it wrote could not be fenced (INV-TS3)."""
+    return producer_epoch >= EPOCH_FENCE
+
+
 def bump_epoch(
     record: TransactionRecord, stamp: Stamp, *, timeout_ms: int, keep_last: bool
 ) -> TransactionRecord:

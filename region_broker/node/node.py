@@ -16,6 +16,7 @@ from typing import Final, Self
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut
 from idempotency.identity import LeaderEpoch, LogKey
+from idempotency.said_seldom import SaidSeldom
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.cluster_image import MAIN_GROUP
@@ -430,6 +431,7 @@ class Node:
                 lambda: storage.folder.identity,
             ),
             authorizer=compose_authorizer(config, storage.metadata),
+            says_not_created=SaidSeldom(ports.clock).is_due,
         )
         self._dispatcher = Dispatcher(services, all_apis())
         self.kafka = kept or KafkaServer(

@@ -43,6 +43,7 @@ from region_broker.partitions.readable_watchers import ReadableWatchers
 from region_broker.partitions.record_rules import Seal
 from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.trimming import Trimming
+from region_broker.partitions.unreadable_records import UnreadableRecords
 from region_broker.security.sealing.sealed_batch import LogPlace
 from region_broker.security.sealing.sealing import Sealing
 
@@ -56,6 +57,7 @@ class SharedParts(NamedTuple):
     producers: ProducerRoom
     record_threads: RecordThreads
     noted_starts: NotedStarts
+    unreadable: UnreadableRecords
 
 
 class Partition:
@@ -88,8 +90,9 @@ class Partition:
         )  # fmt: skip
         opening = OpeningSealed(tp, place, shared.sealing, shared.opened_aside)
         self.reader = PartitionReader(
-            tp, log, sight, shared.cold_reads, opening, shared.record_threads
-        )
+            tp, log, sight, shared.cold_reads, opening,
+            record_threads=shared.record_threads, unreadable=shared.unreadable,
+        )  # fmt: skip
         self.retention = Retention(
             log, sight, self.trimming, self.watchers, self.copies, self.commits
         )

@@ -58,6 +58,7 @@ from region_broker.partitions.partition import Partition, SharedParts
 from region_broker.partitions.producer_room import ProducerRoom
 from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.topic_file import TopicFiles, told_of
+from region_broker.partitions.unreadable_records import UnreadableRecords
 from region_broker.partitions.upkeep import Upkeep
 from region_broker.ports.disk import Disk
 from region_broker.security.sealing.sealing import Sealing, without_keys
@@ -112,6 +113,7 @@ class PartitionTable:
             self.producers,
             self.record_threads,
             self.noted_starts,
+            UnreadableRecords(clock),
         )
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}

@@ -2,11 +2,12 @@
 
 INV-TL1  records are looked at in a thread where that may take long: a batch of 2 kB may hold a million of them
 INV-TL3  a lookup gives way after LOOKUP_BATCHES_MAX batches that it walked over, and after PROBES_AT_ONCE looks for the largest time
+INV-TL4  records that nobody can read, under a right CRC, are answered for by their batch, and told seldom, whoever looks them up
 INV-TL2  the largest time is found by what batches say of themselves; records of one batch only are looked at
 Not here: the bytes (`partitions.sound_reads`), what a client asks for (`handlers.fetch.list_offsets`).
 """
 
-import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -22,14 +23,14 @@ from region_broker.partitions.sound_reads import SoundReads
 from region_broker.records.batches import RecordsError, iter_records
 from region_broker.wire.cooperative_yield import give_way
 
-logger: Final = logging.getLogger(__name__)
-
 PROBES_AT_ONCE: Final = 4
 _TIMESTAMP_BITS: Final = 63
 """Times are signed numbers of 64 bits; none below 0 is looked for."""
 
 Position: TypeAlias = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch."""
+TellUnreadable: TypeAlias = Callable[[int, RecordsError], None]
+"""Told of the offset of a batch whose records nobody can read, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class TimeLookup:
     end: int
     opening: OpeningSealed
     threads: RecordThreads
+    tell_unreadable: TellUnreadable
 
     async def first(self, timestamp_ms: int) -> Position | None:
         """Return the first record at or after a time. Raises CorruptRange, PartitionFailed."""
@@ -60,7 +62,7 @@ class TimeLookup:
             return await self._latest_whole()
         # Records of this batch were deleted, perhaps those with its largest time: no other is like that.
         opened = await self._opened(head)
-        in_head = await self.threads.run(partial(latest_in, opened, self.start))
+        in_head = await self._looked_into(opened, partial(latest_in, opened, self.start))
         behind = await replace(self, start=head.header.next_offset)._latest_whole()
         if in_head is None or (behind is not None and behind[1] > in_head[1]):
             return behind
@@ -102,45 +104,47 @@ class TimeLookup:
 
     async def _position(self, found: BatchAtTime, timestamp_ms: int) -> Position | None:
         found = await self._opened(found)
-        if found.header.codec == 0 and len(found.batch) <= LOOKUP_BYTES_ON_LOOP_MAX:
-            return position_in(found, timestamp_ms, self.start)
-        return await self.threads.run(partial(position_in, found, timestamp_ms, self.start))
+        is_quick = found.header.codec == 0 and len(found.batch) <= LOOKUP_BYTES_ON_LOOP_MAX
+        look = partial(position_in, found, timestamp_ms, self.start)
+        return await self._looked_into(found, look, here=is_quick)
+
+    async def _looked_into(
+        self, found: BatchAtTime, look: Callable[[], Position | None], *, here: bool = False
+    ) -> Position | None:
+        """Return what `look` finds in a batch; `here`: in this step, not in a thread."""
+        try:
+            return look() if here else await self.threads.run(look)
+        except RecordsError as error:
+            header = found.header
+            if not header.is_sealed:  # else `opening` said it
+                # The client sent records that nobody can read, under a right CRC: its readers will see that too.
+                self.tell_unreadable(header.base_offset, error)
+            return max(header.base_offset, self.start), header.max_timestamp_ms, header.leader_epoch
 
 
 def position_in(found: BatchAtTime, timestamp_ms: int, start: int) -> Position | None:
     """Return the first record of a batch from offset `start` on, at or after a time.
 
-    None: the only such records of the batch lie below `start`.
+    None: the only such records of the batch lie below `start`. Raises RecordsError.
     """
     header, batch = found
-    first_offset = max(header.base_offset, start)
     if header.is_control:
-        return first_offset, header.max_timestamp_ms, header.leader_epoch
-    try:
-        for record in iter_records(batch):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= start:
-                return record.offset, record.timestamp_ms, header.leader_epoch
-    except RecordsError as error:
-        # The client sent records that nobody can read, under a right CRC: its readers will see that too.
-        logger.warning("records of the batch at offset %d: %s", header.base_offset, error)
-        return first_offset, header.max_timestamp_ms, header.leader_epoch
+        return max(header.base_offset, start), header.max_timestamp_ms, header.leader_epoch
+    for record in iter_records(batch):
+        if record.timestamp_ms >= timestamp_ms and record.offset >= start:
+            return record.offset, record.timestamp_ms, header.leader_epoch
     if start <= header.base_offset:
         return header.base_offset, header.max_timestamp_ms, header.leader_epoch
     return None
 
 
 def latest_in(found: BatchAtTime, start: int) -> Position | None:
-    """Return the first record with the largest time of a batch, from offset `start` on; None: there is none."""
+    """Return the first record with the largest time of a batch, from offset `start` on; None: there is none. Raises RecordsError."""
     header, batch = found
-    first_offset = max(header.base_offset, start)
     if header.is_control:
-        return first_offset, header.max_timestamp_ms, header.leader_epoch
+        return max(header.base_offset, start), header.max_timestamp_ms, header.leader_epoch
     best: Position | None = None
-    try:
-        for record in iter_records(batch):
-            if record.offset >= start and (best is None or record.timestamp_ms > best[1]):
-                best = (record.offset, record.timestamp_ms, header.leader_epoch)
-    except RecordsError as error:
-        logger.warning("records of the batch at offset %d: %s", header.base_offset, error)
-        return first_offset, header.max_timestamp_ms, header.leader_epoch
+    for record in iter_records(batch):
+        if record.offset >= start and (best is None or record.timestamp_ms > best[1]):
+            best = (record.offset, record.timestamp_ms, header.leader_epoch)
     return best

@@ -22,7 +22,7 @@ from txn_coordinator.shard.decisions import Decisions
 from txn_coordinator.shard.progress import Progress
 from txn_coordinator.shard.step import Step
 from txn_coordinator.shard.table import Entry, TransactionTable
-from txn_coordinator.states import EPOCH_FENCE, PREPARED, EndAction, EpochMatch, end_action
+from txn_coordinator.states import PREPARED, EndAction, EpochMatch, end_action
 from txn_coordinator.transitions import PairMatch
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -68,9 +68,13 @@ class EndRequests:
 
     def _end(self, entry: Entry, request: ev.EndTxnReceived, action: EndAction) -> None:
         record = entry.record
-        if action is EndAction.PREPARE and request.tv >= 2 and record.producer_epoch >= EPOCH_FENCE:
+        is_last = request.tv >= 2 and tr.only_fences(record.producer_epoch)
+        if action is EndAction.PREPARE and is_last:
             # No client was ever given this epoch (C16).
             self._step.answer(request, TxnVerdict.FENCED)
+        elif action is EndAction.DONE and is_last and not request.commit:
+            # Aborted by an adoption, which gave no new producer id: it is given now (INV-TS3).
+            self._give_new_producer(entry, request)
         elif action is EndAction.PREPARE:
             assert not self._decisions.is_foreign(record), f"INV-TC7: {record}"
             target = self._decisions.end(record, commit=request.commit, tv=request.tv)
@@ -124,15 +128,19 @@ class EndRequests:
             self._step.answer(request, TxnVerdict.UNKNOWN_PRODUCER_MAPPING)
         elif not known and not (is_retry and record.status is TxnStatus.COMPLETE_ABORT):
             self._step.answer(request, TxnVerdict.FENCED)
-        elif request.producer_epoch >= EPOCH_FENCE:
+        elif tr.only_fences(request.producer_epoch):
             # No client was ever given this epoch (C16).
             self._step.answer(request, TxnVerdict.FENCED)
         else:
             assert self._decisions.is_foreign(record), f"INV-TC7: {record}"
-            target = self._decisions.new_producer(record, request.producer_epoch)
-            assert target.next_producer_id != record.producer_id, f"INV-TC7: {target}"
-            answer = Answer(request.request_id, TxnVerdict.OK, *tr.pair_for_next(target))
-            self._progress.prepare(entry, target, (answer,))
+            self._give_new_producer(entry, request)
+
+    def _give_new_producer(self, entry: Entry, request: ev.EndTxnReceived) -> None:
+        """Answer an EndTxn(abort), which has nothing left to abort, with a new producer id."""
+        target = self._decisions.new_producer(entry.record, request.producer_epoch)
+        assert target.next_producer_id != entry.record.producer_id, f"INV-TC7: {target}"
+        answer = Answer(request.request_id, TxnVerdict.OK, *tr.pair_for_next(target))
+        self._progress.prepare(entry, target, (answer,))
 
 
 def _pair_to_answer(record: TransactionRecord, request: ev.EndTxnReceived) -> ProducerPair:

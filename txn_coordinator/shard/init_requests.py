@@ -54,7 +54,7 @@ class InitRequests:
             self._over_ongoing(entry, request, match)
         elif match is PairMatch.FENCED:
             self._step.answer(request, TxnVerdict.FENCED)
-        elif match is PairMatch.RETRY and not foreign:
+        elif match is PairMatch.RETRY and not (foreign or tr.only_fences(record.producer_epoch)):
             pair = (record.producer_id, record.producer_epoch)
             self._step.answer(request, TxnVerdict.OK, *pair)
         else:

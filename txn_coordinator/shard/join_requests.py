@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import events as ev
+from txn_coordinator import transitions as tr
 from txn_coordinator.effects import Answer
 from txn_coordinator.partition_limit import has_room
 from txn_coordinator.shard.decisions import Decisions
@@ -77,6 +78,6 @@ def judge_join(
         return TxnVerdict.FENCED_BY_TAKEOVER
     if record.producer_id != request.producer_id:
         return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
-    if record.producer_epoch != request.producer_epoch:
+    if record.producer_epoch != request.producer_epoch or tr.only_fences(request.producer_epoch):
         return TxnVerdict.FENCED
     return None

@@ -1,5 +1,8 @@
 """What the judgements of one bucket share: both sides, and the findings so far.
 
+INV-RCTX8  a finding names a transaction by the producer epoch of its data, by which it is found in the logs: under transactions v2
+           its decision and its markers have the next one (KIP-890). Where no log shows it, by the decision's
+
 Not here: what is a fault (`judging`, `decisions`).
 """
 
@@ -46,10 +49,13 @@ class Place(NamedTuple):
 
 def add(check: Check, side: SideView, kind: Kind, at: Place, detail: str) -> None:
     """Report a transaction; what follows of its producer, in any partition, is a consequence."""
-    first, last, records = _extent_of(check, side, at)
+    row = _shown_by(check, side, at)
+    first, last, records = (-1, -1, 0) if row is None else _extent_of(check, side, row)
     fact = at.fact
     producer_id = fact.producer_id if fact is not None else int(at.row["producer_id"])
-    producer_epoch = fact.producer_epoch if fact is not None else int(at.row["producer_epoch"])
+    producer_epoch = (
+        fact.producer_epoch if fact is not None and row is None else int(row["producer_epoch"])
+    )  # INV-RCTX8
     named = f"transaction of {fact.transactional_id!r}: " if fact is not None else ""
     check.disturbed |= {(side.number, place, producer_id) for place in range(len(check.places))}
     check.findings.append(
@@ -75,8 +81,8 @@ def finding_of(
     )  # fmt: skip
 
 
-def _extent_of(check: Check, side: SideView, at: Place) -> tuple[int, int, int]:
-    """Return (first, last offset, records) of a transaction in a place, from whichever side shows it."""
+def _shown_by(check: Check, side: SideView, at: Place) -> Any:
+    """Return the row of a transaction in a place, of whichever side shows it; None if none does."""
     row = at.row
     for view in (side, check.sides[1 - side.number]):
         index = view.markers.get((at.key, at.place))
@@ -87,8 +93,11 @@ def _extent_of(check: Check, side: SideView, at: Place) -> tuple[int, int, int]:
         rows = side.of_producer(at.place, at.fact.producer_id)
         later = (rows["decision_offset"] >= at.key[2]) | (rows["outcome"] == OPEN)
         row = next(iter(rows[later]), None)
-    if row is None:
-        return -1, -1, 0
+    return row
+
+
+def _extent_of(check: Check, side: SideView, row: Any) -> tuple[int, int, int]:
+    """Return (first, last offset, records) of a transaction."""
     closed = int(row["marker_offset"]) != NO_OFFSET
     last = int(row["marker_offset"]) if closed else blocked_end(check, side, row)
     return int(row["first_offset"]), last, int(row["records"])

@@ -386,6 +386,8 @@ class Services:
     quorum_leader: Forwarder
     """Carries a request to the node that leads that quorum."""
     metrics: Metrics
+    says_not_created: Callable[[], bool]
+    """Tells whether it is time to say that topics which clients ask for are not created, and takes it as said (INV-SSD1)."""
     audit: AuditTrail = NO_AUDIT
     """Told of changes before, of refusals and logins behind (`refused`, `login`)."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)

@@ -133,7 +133,7 @@ async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]
             one = await _one(ctx, item.name, topic_id, may_create=may_create)
         except MetadataUnwritable as failed:
             # INV-UNW1: the others of the request are told all the same, and none of them is waited for, too.
-            _log.warning("topic %s, asked for by a client, was not created: %s", item.name, failed)
+            _tell_not_created(ctx, f"{item.name}: {failed}")
             may_create, one = False, _refused(item.name, None, ErrorCode.unknown_topic_or_partition)
         if not isinstance(one, TopicImage):
             unknown = unknown or one["error_code"] is ErrorCode.unknown_topic_or_partition
@@ -162,7 +162,13 @@ async def _let_create(ctx: RequestContext) -> None:
     try:
         await ctx.services.forward.forward(ctx, ctx.frame)
     except ForwardingFailed as error:
-        _log.info("topics that a client asked for were not created where they are led: %s", error)
+        _tell_not_created(ctx, f"not asked for where topics are led: {error}")
+
+
+def _tell_not_created(ctx: RequestContext, why: str) -> None:
+    """Tell it seldom: clients ask for a topic until it is there (INV-SSD1)."""
+    if ctx.services.says_not_created():
+        _log.warning("topics that clients ask for are not created: %s. Said once a minute", why)
 
 
 async def _one(

@@ -3,6 +3,7 @@
 Not here: how far that is (`sight`), damaged bytes (`sound_reads`), sealed ones (`opening_sealed`), waiting for more (`readable_watchers`).
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from idempotency.fencing import leader_epoch, region_epoch_of
@@ -18,6 +19,7 @@ from region_broker.partitions.parts.sight import Isolation, Sight
 from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.sound_reads import SoundReads, SoundSlice
 from region_broker.partitions.time_lookup import TimeLookup
+from region_broker.partitions.unreadable_records import UnreadableRecords
 
 
 class FetchSlice(NamedTuple):
@@ -39,17 +41,21 @@ class FetchSlice(NamedTuple):
 class PartitionReader:
     """Changes nothing but its counts."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the rest by keyword
         self,
         tp: TopicPartition,
         log: PartitionLog,
         sight: Sight,
         cold_reads: ColdReads,
         opening: OpeningSealed,
+        *,
         record_threads: RecordThreads,
+        unreadable: UnreadableRecords,
     ) -> None:
         """Read `log` of `tp`."""
+        self._tp = tp
         self._record_threads = record_threads
+        self._unreadable = unreadable
         self._opening = opening
         self.cold_reads = cold_reads
         """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
@@ -239,6 +245,7 @@ class PartitionReader:
             end,
             self._opening,
             self._record_threads,
+            partial(self._unreadable.met, self._tp),
         )
 
     def _end_of_older_regions(self) -> tuple[LeaderEpoch, int] | None:

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from idempotency.decision import round_of
-from idempotency.identity import ProducerEpoch, ProducerId
+from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from tests.fixtures.coordinator import (
@@ -22,6 +22,7 @@ from tests.fixtures.coordinator import (
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
 from txn_coordinator.serving.adoption import orphans_of
+from txn_coordinator.states import EPOCH_FENCE, EPOCH_USABLE_MAX
 from txn_coordinator.verdicts import TxnVerdict as V
 
 S = TxnStatus
@@ -279,3 +280,54 @@ def test_T22_the_region_epoch_is_that_of_the_pair_not_of_the_record() -> None:
     fixture.persist()
     assert fixture.answers[number].verdict is V.OK
     assert fixture.record().region_epoch == 16
+
+
+def aborted_at_the_last_epoch() -> CoreFixture:
+    """Return a region that a planned switch let act, and that aborted what a TV2 producer had open under the last epoch.
+
+    Something of it hangs in a partition that its entry does not name (INV-TA3), and adoption has no producer id to give.
+    """
+    fixture = cut(S.ONGOING, tv=2, epoch=EPOCH_USABLE_MAX)
+    fixture.step(ev.PairsInherited(RegionEpoch(8)))
+    fixture.step(ev.AdoptOngoing("t", (B,)))
+    fixture.deliver()
+    entry = fixture.record()
+    assert (entry.status, entry.producer_epoch) == (S.COMPLETE_ABORT, EPOCH_FENCE)
+    return fixture
+
+
+@pytest.mark.parametrize("ask", ["EndTxn", "InitProducerId"])
+def test_INV_TS3_T22_after_a_switch_the_last_epoch_is_followed_by_a_new_producer_id(
+    ask: str,
+) -> None:
+    """Its pair is in force, so it may ask for the next one: epoch 32767 ends no transaction, and no marker is newer."""
+    fixture = aborted_at_the_last_epoch()
+    given: set[tuple[V, int, int]] = set()
+    for _ in range(2):  # the first answer is lost
+        if ask == "EndTxn":
+            number = fixture.end(5, EPOCH_USABLE_MAX, commit=False, tv=2)
+        else:
+            number = fixture.init(pid=5, epoch=EPOCH_USABLE_MAX)
+        fixture.deliver()
+        answer = fixture.answers[number]
+        given.add((answer.verdict, answer.producer_id, answer.producer_epoch))
+    ((verdict, producer_id, epoch),) = given
+    assert (verdict, epoch) == (V.OK, 0)
+    assert producer_id >= FIRST_ID
+    joined = fixture.add(producer_id, 0, A, tv=2)
+    fixture.persist()
+    ended = fixture.end(producer_id, 0, commit=True, tv=2)
+    fixture.deliver()
+    assert [fixture.answers[each].verdict for each in (joined, ended)] == [V.OK, V.OK]
+
+
+def test_INV_TS3_no_partition_joins_under_the_epoch_that_only_fences() -> None:
+    fixture = aborted_at_the_last_epoch()
+    assert fixture.answers[fixture.add(5, EPOCH_FENCE, A, tv=2)].verdict is V.FENCED
+    assert fixture.record().status is S.COMPLETE_ABORT
+
+
+def test_INV_TS3_a_commit_that_a_switch_made_an_abort_of_stays_refused_at_the_last_epoch() -> None:
+    fixture = aborted_at_the_last_epoch()
+    number = fixture.end(5, EPOCH_USABLE_MAX, commit=True, tv=2)
+    assert fixture.answers[number].verdict is V.INVALID_STATE

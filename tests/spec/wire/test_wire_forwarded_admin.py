@@ -4,14 +4,17 @@ Forwarding itself: `test_wire_protocol`.
 
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from idempotency.said_seldom import SAY_AGAIN_MS
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.services import ForwardingFailed
 from tests.fixtures.kafka_port import wire_fixture
+from tests.fixtures.node_logs import ManualClock
 
 COORDINATOR_NOT_AVAILABLE = 15
 TOPIC = 2
@@ -95,6 +98,25 @@ async def test_topics_created_by_being_asked_for_are_created_by_the_primary_regi
         fixture.forwarder.failure = ForwardingFailed("the primary region is away")
         assert await asked("new", allowed=True) == 3
         assert "new" not in fixture.services.metadata.image.topics
+
+
+async def test_INV_SSD1_topics_that_are_asked_for_while_the_primary_region_is_away_fill_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    async with wire_fixture(tmp_path, clock=clock) as fixture:
+        fixture.region.acting = False
+        fixture.config.auto_create_topics = True
+        fixture.forwarder.failure = ForwardingFailed("the primary region is away")
+        client = await fixture.connect()
+        asked = {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}
+        with caplog.at_level(logging.INFO, "tidemark.topics"):
+            for wait_ms in (0, 0, SAY_AGAIN_MS):
+                clock.now_ms += wait_ms
+                await client.call(3, 4, asked)
+    told = [each.getMessage() for each in caplog.records if each.name == "tidemark.topics"]
+    assert len(told) == 2
+    assert all("the primary region is away" in each for each in told)
 
 
 def test_only_what_reads_is_answered_by_a_mirror_itself() -> None:

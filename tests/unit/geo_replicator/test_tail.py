@@ -1,16 +1,30 @@
-"""What a tail takes of memory, however long it is."""
+"""What a tail takes of memory, however long it is, and what of it counts as committed."""
 
 import tracemalloc
 from collections.abc import Callable
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from geo_replicator.tail import GroupCommit, Tail
-from idempotency.identity import LogKey
+from geo_replicator.tail import GroupCommit, Tail, TailDecision
+from idempotency.identity import (
+    NO_PRODUCER_ID,
+    LeaderEpoch,
+    LogKey,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    Round,
+    TopicName,
+    TopicPartition,
+)
 from tests.fixtures.kernel_batches import data
+from txn_coordinator import transitions as tr
+from txn_coordinator.states import EPOCH_USABLE_MAX
 
 LOG = LogKey(UUID(int=1), 0)
+OFFSETS = LogKey(UUID(int=2), 0)
 PRODUCERS = 5
 
 
@@ -76,3 +90,59 @@ def test_an_offset_is_the_one_that_was_committed_last_by_whomever() -> None:
     assert (lost.commit_count, lost.last_offset) == (3, 5), (
         "that of no transaction that was decided"
     )
+
+
+def committing(*, tv: int, producer_epoch: int) -> TailDecision:
+    """Return what the coordinator notes of a client's commit, of generation `tv`, of what it wrote under `producer_epoch`."""
+    stamp = tr.Stamp(wall_ms=5_000, region_epoch=RegionEpoch(8))
+    ongoing = tr.join_partitions(
+        structs.replace(
+            tr.unborn("pay-1"),
+            producer_id=ProducerId(7),
+            producer_epoch=ProducerEpoch(producer_epoch),
+        ),
+        stamp,
+        partitions=(TopicPartition(TopicName("orders"), 0),),
+        tv=tv,
+    )
+    rotates = tv >= 2 and tr.is_exhausted(ongoing.producer_epoch)
+    next_producer_id = ProducerId(8) if rotates else NO_PRODUCER_ID
+    decided = tr.prepare_end(
+        ongoing, stamp, tr.Decision(commit=True, tv=tv, round=Round(77), next_producer_id=next_producer_id)
+    )  # fmt: skip
+    return TailDecision(shard=1, leader_epoch=LeaderEpoch(8 << 16), offset=101, record=decided)
+
+
+def take_transaction(tail: Tail, offset: int, *, producer_epoch: int) -> None:
+    """Take a record of producer 7, and the offset of it that it staged for a group."""
+    header = data(offset, producer_id=7, producer_epoch=producer_epoch, transactional=True)
+    tail.take_data(LOG, "orders", header)
+    tail.take_commits(OFFSETS, header, [GroupCommit("readers", "in", 0, offset)])
+
+
+@pytest.mark.parametrize("tv", [1, 2])
+@pytest.mark.parametrize("producer_epoch", [3, EPOCH_USABLE_MAX])
+def test_INV_LO2_what_a_lost_transaction_wrote_and_staged_is_committed_in_both_generations(
+    tv: int, producer_epoch: int
+) -> None:
+    """Under TV2 the PREPARE_COMMIT record has the next epoch already, and the data does not (KIP-890)."""
+    tail = Tail()
+    take_transaction(tail, 42, producer_epoch=producer_epoch)
+    tail.take_decision(committing(tv=tv, producer_epoch=producer_epoch))
+    assert [found.committed for found in tail.ranges()] == [True]
+    assert [(lost.commit_count, lost.last_offset) for lost in tail.offsets()] == [(1, 42)]
+    (lost,) = tail.transactions()
+    (found,) = tail.ranges()
+    assert (lost.producer_id, lost.producer_epoch) == (found.producer_id, found.producer_epoch)
+
+
+def test_INV_LO2_the_next_transaction_of_a_TV2_producer_is_not_committed_by_the_one_before() -> (
+    None
+):
+    tail = Tail()
+    take_transaction(tail, 42, producer_epoch=3)
+    tail.take_decision(committing(tv=2, producer_epoch=3))
+    take_transaction(tail, 99, producer_epoch=4)  # open when the region was lost
+    told = {found.producer_epoch: found.committed for found in tail.ranges()}
+    assert told == {3: True, 4: False}
+    assert [(lost.commit_count, lost.last_offset) for lost in tail.offsets()] == [(1, 42)]

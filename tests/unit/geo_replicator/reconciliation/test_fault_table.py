@@ -13,6 +13,7 @@ from geo_replicator.reconciliation.job import (
     reconcile_all,
 )
 from geo_replicator.reconciliation.plan import Options, Until
+from idempotency.record_batch import read_header
 from tests.reconciliation.faults import FAULTS, Fault, Root, sound_pair
 
 
@@ -54,6 +55,30 @@ def test_a_fault_shows_exactly_its_root(tmp_path: Path, fault: Fault) -> None:
 def test_transactions_alone_shows_what_readers_would_see(tmp_path: Path, fault: Fault) -> None:
     outcome = run(fault, tmp_path, (TRANSACTIONS,))
     assert roots(outcome.findings) == fault.transaction_roots, outcome.findings
+
+
+@pytest.mark.parametrize(
+    "fault", [f for f in FAULTS if f.transaction_roots], ids=lambda fault: fault.name
+)
+def test_INV_RCTX8_a_transaction_is_told_by_the_epoch_of_its_data(
+    tmp_path: Path, fault: Fault
+) -> None:
+    """All of the pairs are of transactions v2: decision and marker have the next epoch."""
+    pair = fault.build()
+    source, mirror = pair.write(tmp_path)
+    request = Request(source=source, mirror=mirror, options=Options(until=fault.until), jobs=(TRANSACTIONS,))  # fmt: skip
+    written = {
+        (topic, partition, header.producer_id, header.producer_epoch)
+        for logs in (pair.source, pair.mirror)
+        for (topic, partition), log in logs.items()
+        for batch in log
+        for header in [read_header(batch)]
+        if header.is_transactional and not header.is_control
+    }
+    shown = [each for each in reconcile_all(request, LocalEngine()).findings if each.record_count]
+    for each in shown:
+        key = (each.topic, each.partition, each.producer_id, each.producer_epoch)
+        assert key in written, each
 
 
 def test_every_kind_of_finding_has_a_fault_that_shows_it() -> None:
