@@ -19,7 +19,7 @@ from region_broker.log.segment import BatchAtTime
 from region_broker.partitions.opening_sealed import OpeningSealed
 from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.sound_reads import SoundReads
-from region_broker.records.batches import RecordsError, iter_records
+from region_broker.records.batches import RecordsError, iter_times
 from region_broker.wire.cooperative_yield import give_way
 
 logger: Final = logging.getLogger(__name__)
@@ -117,9 +117,9 @@ def position_in(found: BatchAtTime, timestamp_ms: int, start: int) -> Position |
     if header.is_control:
         return first_offset, header.max_timestamp_ms, header.leader_epoch
     try:
-        for record in iter_records(batch):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= start:
-                return record.offset, record.timestamp_ms, header.leader_epoch
+        for offset, at_ms in iter_times(batch):
+            if at_ms >= timestamp_ms and offset >= start:
+                return offset, at_ms, header.leader_epoch
     except RecordsError as error:
         # The client sent records that nobody can read, under a right CRC: its readers will see that too.
         logger.warning("records of the batch at offset %d: %s", header.base_offset, error)
@@ -137,9 +137,9 @@ def latest_in(found: BatchAtTime, start: int) -> Position | None:
         return first_offset, header.max_timestamp_ms, header.leader_epoch
     best: Position | None = None
     try:
-        for record in iter_records(batch):
-            if record.offset >= start and (best is None or record.timestamp_ms > best[1]):
-                best = (record.offset, record.timestamp_ms, header.leader_epoch)
+        for offset, at_ms in iter_times(batch):
+            if offset >= start and (best is None or at_ms > best[1]):
+                best = (offset, at_ms, header.leader_epoch)
     except RecordsError as error:
         logger.warning("records of the batch at offset %d: %s", header.base_offset, error)
         return first_offset, header.max_timestamp_ms, header.leader_epoch
