@@ -54,7 +54,7 @@ class SharedParts(NamedTuple):
     sealing: Sealing
     opened_aside: OpenedAside
     producers: ProducerRoom
-    record_threads: RecordThreads
+    lookup_threads: RecordThreads
     noted_starts: NotedStarts
 
 
@@ -88,7 +88,7 @@ class Partition:
         )  # fmt: skip
         opening = OpeningSealed(tp, place, shared.sealing, shared.opened_aside)
         self.reader = PartitionReader(
-            tp, log, sight, shared.cold_reads, opening, shared.record_threads
+            tp, log, sight, shared.cold_reads, opening, shared.lookup_threads
         )
         self.retention = Retention(
             log, sight, self.trimming, self.watchers, self.copies, self.commits

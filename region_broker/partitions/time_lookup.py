@@ -42,6 +42,7 @@ class TimeLookup:
     end: int
     opening: OpeningSealed
     threads: RecordThreads
+    asked_by: str
 
     async def first(self, timestamp_ms: int) -> Position | None:
         """Return the first record at or after a time. Raises CorruptRange, PartitionFailed."""
@@ -60,7 +61,7 @@ class TimeLookup:
             return await self._latest_whole()
         # Records of this batch were deleted, perhaps those with its largest time: no other is like that.
         opened = await self._opened(head)
-        in_head = await self.threads.run(partial(latest_in, opened, self.start))
+        in_head = await self.threads.run(self.asked_by, partial(latest_in, opened, self.start))
         behind = await replace(self, start=head.header.next_offset)._latest_whole()
         if in_head is None or (behind is not None and behind[1] > in_head[1]):
             return behind
@@ -94,7 +95,8 @@ class TimeLookup:
             return found
         try:
             batch, _ = await self.threads.run(
-                partial(self.opening.opened, found.batch, found.header.next_offset, wait=True)
+                self.asked_by,
+                partial(self.opening.opened, found.batch, found.header.next_offset, wait=True),
             )
         except SealedRecords:  # said by `opening`
             return found
@@ -104,7 +106,8 @@ class TimeLookup:
         found = await self._opened(found)
         if found.header.codec == 0 and len(found.batch) <= LOOKUP_BYTES_ON_LOOP_MAX:
             return position_in(found, timestamp_ms, self.start)
-        return await self.threads.run(partial(position_in, found, timestamp_ms, self.start))
+        work = partial(position_in, found, timestamp_ms, self.start)
+        return await self.threads.run(self.asked_by, work)
 
 
 def position_in(found: BatchAtTime, timestamp_ms: int, start: int) -> Position | None:

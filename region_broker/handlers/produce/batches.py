@@ -305,7 +305,7 @@ async def prepare(ctx: RequestContext, item: Item) -> None:
     """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
     assert item.partition is not None
     work = partial(item.partition.writer.prepared, item.data)
-    item.ahead = await ctx.services.partitions.record_threads.run(work)
+    item.ahead = await ctx.services.partitions.record_threads.run(ctx.asked_by, work)
 
 
 async def prepare_anew(ctx: RequestContext, items: Sequence[Item]) -> None:

@@ -46,10 +46,10 @@ class PartitionReader:
         sight: Sight,
         cold_reads: ColdReads,
         opening: OpeningSealed,
-        record_threads: RecordThreads,
+        lookup_threads: RecordThreads,
     ) -> None:
         """Read `log` of `tp`."""
-        self._record_threads = record_threads
+        self._lookup_threads = lookup_threads
         self._opening = opening
         self.cold_reads = cold_reads
         """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
@@ -227,8 +227,8 @@ class PartitionReader:
         except LogError:
             return enough  # said and counted already; whoever reads it hears of it
 
-    def lookup(self, isolation: Isolation) -> TimeLookup:
-        """Return what finds readable records by time. Raises PartitionFailed."""
+    def lookup(self, isolation: Isolation, asked_by: str = "") -> TimeLookup:
+        """Return what finds readable records by time for `asked_by`, who has one turn at a time (INV-RTH2). Raises PartitionFailed."""
         self._content.check_running()
         sight = self._sight
         end = sight.readable_end(isolation)
@@ -238,7 +238,8 @@ class PartitionReader:
             sight.log_start_offset,
             end,
             self._opening,
-            self._record_threads,
+            self._lookup_threads,
+            asked_by,
         )
 
     def _end_of_older_regions(self) -> tuple[LeaderEpoch, int] | None:
