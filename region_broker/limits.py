@@ -109,9 +109,10 @@ BATCH_BYTES_DEFAULT: Final = 1_048_588  # Kafka's max.message.bytes
 DECOMPRESSED_BYTES_MAX: Final = 64 * MIB
 RECORD_COUNT_MAX: Final = 1_000_000
 RECORD_HEADER_COUNT_MAX: Final = 10_000
-# Batches of a node that are unpacked at once to be recompressed, looked through for keys, or searched by time: each takes up to 0.3 GiB,
+# Batches of a node that are unpacked at once to be recompressed or looked through for keys, and others to be searched by time: each takes up to 0.3 GiB,
 # and the interpreter's lock. And how far zstd looks back as it compresses: 128 MiB by its highest level take 0.6 GiB.
 RECORD_THREADS: Final = 2
+LOOKUP_THREADS: Final = 1
 ZSTD_WINDOW_BYTES_MAX: Final = 8 * MIB  # what RFC 8878 asks encoders to keep to
 
 # Compaction: keys in the cleaner's memory at once (about 120 bytes each; more are done in several passes), and

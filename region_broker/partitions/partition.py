@@ -55,7 +55,7 @@ class SharedParts(NamedTuple):
     sealing: Sealing
     opened_aside: OpenedAside
     producers: ProducerRoom
-    record_threads: RecordThreads
+    lookup_threads: RecordThreads
     noted_starts: NotedStarts
     unreadable: UnreadableRecords
 
@@ -91,7 +91,7 @@ class Partition:
         opening = OpeningSealed(tp, place, shared.sealing, shared.opened_aside)
         self.reader = PartitionReader(
             tp, log, sight, shared.cold_reads, opening,
-            record_threads=shared.record_threads, unreadable=shared.unreadable,
+            lookup_threads=shared.lookup_threads, unreadable=shared.unreadable,
         )  # fmt: skip
         self.retention = Retention(
             log, sight, self.trimming, self.watchers, self.copies, self.commits

@@ -29,6 +29,7 @@ from uuid import UUID
 
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
+from region_broker.limits import LOOKUP_THREADS, RECORD_THREADS
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogDamaged, UnsupportedConfig
 from region_broker.log.folder_format import check_format
@@ -103,7 +104,8 @@ class PartitionTable:
             producers=self.producers,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
-        self.record_threads = RecordThreads()
+        self.record_threads = RecordThreads("records", RECORD_THREADS)
+        self._lookup_threads = RecordThreads("lookups", LOOKUP_THREADS)
         self.noted_starts = NotedStarts()
         """Log starts that are to be made durable: `run` it for as long as the node runs."""
         self._shared = SharedParts(
@@ -111,7 +113,7 @@ class PartitionTable:
             self.sealing,
             self.opened_aside,
             self.producers,
-            self.record_threads,
+            self._lookup_threads,
             self.noted_starts,
             UnreadableRecords(clock),
         )
@@ -473,6 +475,7 @@ class PartitionTable:
             self._ahead.popitem()[1].close("the node stops")
         self.cold_reads.close()
         self.record_threads.close()
+        self._lookup_threads.close()
         self.kept.save()
         self._made.close()
         self._journal.close()

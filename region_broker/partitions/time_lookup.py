@@ -20,7 +20,7 @@ from region_broker.log.segment import BatchAtTime
 from region_broker.partitions.opening_sealed import OpeningSealed
 from region_broker.partitions.record_threads import RecordThreads
 from region_broker.partitions.sound_reads import SoundReads
-from region_broker.records.batches import RecordsError, iter_records
+from region_broker.records.batches import RecordsError, iter_times
 from region_broker.wire.cooperative_yield import give_way
 
 PROBES_AT_ONCE: Final = 4
@@ -43,6 +43,7 @@ class TimeLookup:
     end: int
     opening: OpeningSealed
     threads: RecordThreads
+    asked_by: str
     tell_unreadable: TellUnreadable
 
     async def first(self, timestamp_ms: int) -> Position | None:
@@ -96,7 +97,8 @@ class TimeLookup:
             return found
         try:
             batch, _ = await self.threads.run(
-                partial(self.opening.opened, found.batch, found.header.next_offset, wait=True)
+                self.asked_by,
+                partial(self.opening.opened, found.batch, found.header.next_offset, wait=True),
             )
         except SealedRecords:  # said by `opening`
             return found
@@ -113,7 +115,7 @@ class TimeLookup:
     ) -> Position | None:
         """Return what `look` finds in a batch; `here`: in this step, not in a thread."""
         try:
-            return look() if here else await self.threads.run(look)
+            return look() if here else await self.threads.run(self.asked_by, look)
         except RecordsError as error:
             header = found.header
             if not header.is_sealed:  # else `opening` said it
@@ -130,9 +132,9 @@ def position_in(found: BatchAtTime, timestamp_ms: int, start: int) -> Position |
     header, batch = found
     if header.is_control:
         return max(header.base_offset, start), header.max_timestamp_ms, header.leader_epoch
-    for record in iter_records(batch):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= start:
-            return record.offset, record.timestamp_ms, header.leader_epoch
+    for offset, at_ms in iter_times(batch):
+        if at_ms >= timestamp_ms and offset >= start:
+            return offset, at_ms, header.leader_epoch
     if start <= header.base_offset:
         return header.base_offset, header.max_timestamp_ms, header.leader_epoch
     return None
@@ -144,7 +146,7 @@ def latest_in(found: BatchAtTime, start: int) -> Position | None:
     if header.is_control:
         return max(header.base_offset, start), header.max_timestamp_ms, header.leader_epoch
     best: Position | None = None
-    for record in iter_records(batch):
-        if record.offset >= start and (best is None or record.timestamp_ms > best[1]):
-            best = (record.offset, record.timestamp_ms, header.leader_epoch)
+    for offset, at_ms in iter_times(batch):
+        if offset >= start and (best is None or at_ms > best[1]):
+            best = (offset, at_ms, header.leader_epoch)
     return best

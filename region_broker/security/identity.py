@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from region_broker.ports.addresses import network_of
+
 USER_TYPE: Final = "User"
 ANONYMOUS_NAME: Final = "ANONYMOUS"
 
@@ -36,6 +38,10 @@ class Identity(msgspec.Struct, frozen=True):
     def is_anonymous(self) -> bool:
         """Return whether nobody has said who this is."""
         return self.principal == ANONYMOUS_PRINCIPAL
+
+    def counted_as(self, host: str) -> str:
+        """Return who counts as one where those who ask take turns: the principal, or the network of `host` where nobody has said who this is."""
+        return network_of(host) if self.is_anonymous else self.principal
 
 
 def host_of(address: str) -> str:

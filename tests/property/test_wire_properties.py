@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
-from region_broker.records.batches import Origin, Record, RecordsError, build_batch, iter_records
+from region_broker.records.batches import (
+    Origin,
+    Record,
+    RecordsError,
+    build_batch,
+    iter_records,
+    iter_times,
+)
 from region_broker.records.compression import Codec, CompressionError, compress, decompress
 from region_broker.wire.framing import LENGTH, FrameReader
 
@@ -83,6 +90,7 @@ def test_records_survive_a_batch(written: list[Record], codec: Codec, base_offse
         (r.key, r.value, r.headers, r.timestamp_ms) for r in written
     ]
     assert [r.offset for r in read] == [base_offset + index for index in range(len(written))]
+    assert list(iter_times(batch)) == [(r.offset, r.timestamp_ms) for r in read]
 
 
 @given(records, st.sampled_from(list(Codec)), st.data())
@@ -96,8 +104,9 @@ def test_damaged_batches_raise_records_error_and_nothing_else(
     )
     for _ in range(data.draw(st.integers(1, 4))):
         batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(RecordsError):
-        list(iter_records(batch))
+    for walk in (iter_records, iter_times):
+        with suppress(RecordsError):
+            list(walk(batch))
 
 
 @given(st.binary(max_size=2000), st.sampled_from([codec for codec in Codec if codec]))

@@ -537,6 +537,11 @@ class RequestContext(msgspec.Struct):
         return host_of(self.peer)
 
     @property
+    def asked_by(self) -> str:
+        """Return who counts as one where those who ask take turns."""
+        return self.identity.counted_as(self.host)
+
+    @property
     def request_id(self) -> str:
         """Return by what the request is found in logs, here and at the client: its address and correlation id (INV-WT1)."""
         return f"{self.peer}#{self.correlation_id}"

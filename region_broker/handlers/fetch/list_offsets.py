@@ -7,9 +7,12 @@ offset before it knows which of its transactions are whole (INV-PT9): what it sh
 who resets to "latest" would read everything again (T16). Nor does either tell a beginning, which an order may have moved that
 is lost (INV-PT10): who resets to "earliest" would leave records out (T14). Clients ask again, as in Kafka (KIP-207).
 INV-LIO1 rows that look into a log count as LOOKUP_ROWS others: two of them are answered in one step
+INV-LIO2 a request looks for LOOKUPS_S_MAX at most, its turns in the threads included, and no longer than its client is there: rows it did not come to are
+         REQUEST_TIMED_OUT. Else lookups that nobody waits for any more kept those of others from their turns, and their node from its end
 There are no tiers, so the local log is the whole log, and nothing lies in or on its way to another tier: -1.
 """
 
+from contextlib import suppress
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -21,6 +24,7 @@ from region_broker.handlers.dispatch.partitions import (
     isolation_of,
     leader_epoch_error,
 )
+from region_broker.handlers.dispatch.patience import while_wanted
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import LOOKUPS_MAX, YIELD_ROWS
@@ -39,6 +43,8 @@ LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 LOOKUP_ROWS: Final = YIELD_ROWS // 2
 """How many rows of others a lookup by time costs: 2 ms, where it is told by the records of a batch."""
+LOOKUPS_S_MAX: Final = 30
+"""As long as a client waits for an answer, unless it is told otherwise (`request.timeout.ms`)."""
 _OF_THE_START: Final = frozenset({EARLIEST, EARLIEST_LOCAL})
 _OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _SINCE_VERSION: Final = {
@@ -70,10 +76,19 @@ async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
         for place, partition in found.items()
         if isolation is not None and not isinstance(partition, ErrorCode)
     }
+    rows: dict[tuple[str, int], Fields] = {}
+    asked_by = ctx.asked_by
+    with suppress(TimeoutError):  # the rest of the rows tell (INV-LIO2)
+        async with while_wanted(ctx, LOOKUPS_S_MAX):
+            for place, items in asked.items():
+                await yielding.row(_cost(items[0]))
+                end = ends.get(place, -1)
+                rows[place] = await _row(asked_by, found[place], items[0], isolation, end)
     topics: dict[str, list[Fields]] = {topic.name: [] for topic in request.topics}
-    for place, items in asked.items():
-        await yielding.row(_cost(items[0]))
-        topics[place[0]].append(await _row(found[place], items[0], isolation, ends.get(place, -1)))
+    for place in asked:
+        await yielding.row()
+        late = {"partition_index": place[1], "error_code": ErrorCode.request_timed_out}
+        topics[place[0]].append(rows.get(place, late))
     return {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
 
 
@@ -106,7 +121,11 @@ def _found(
 
 
 async def _row(
-    partition: Partition | ErrorCode, item: Any, isolation: Isolation | None, end_offset: int
+    asked_by: str,
+    partition: Partition | ErrorCode,
+    item: Any,
+    isolation: Isolation | None,
+    end_offset: int,
 ) -> Fields:
     index = item.partition_index
     if isinstance(partition, ErrorCode):
@@ -114,7 +133,7 @@ async def _row(
     assert isolation is not None, "a partition is found for a known isolation only"
     try:
         offset, timestamp_ms, leader_epoch = await _position(
-            partition, int(item.timestamp), isolation, end_offset
+            asked_by, partition, int(item.timestamp), isolation, end_offset
         )
     except CorruptRange:
         return {"partition_index": index, "error_code": ErrorCode.corrupt_message}
@@ -138,7 +157,7 @@ def _served(version: int, timestamp: int) -> bool:
 
 
 async def _position(
-    partition: Partition, timestamp: int, isolation: Isolation, end_offset: int
+    asked_by: str, partition: Partition, timestamp: int, isolation: Isolation, end_offset: int
 ) -> tuple[int, int, int]:
     """Return (offset, timestamp in ms, leader epoch); -1 for what there is none of."""
     if timestamp == LATEST:
@@ -151,7 +170,7 @@ async def _position(
         )
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
-    lookup = partition.reader.lookup(isolation)
+    lookup = partition.reader.lookup(isolation, asked_by)
     found = await (lookup.latest() if timestamp == MAX_TIMESTAMP else lookup.first(timestamp))
     return (-1, -1, -1) if found is None else found
 

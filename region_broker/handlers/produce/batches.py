@@ -9,6 +9,8 @@ INV-H14 no transactional batch is appended unless its partition is in the produc
 INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
 INV-H17 what one step looks into of the records of all its batches is as little as it would be of one: a thread does the rest, again
         where the topic's rules have changed while the batch waited
+INV-H18 a request holds what a thread has made of one of its batches at most, and not before its turn there (INV-RTH1): that is appended, and let
+        go of, before the next one is made. 100 bytes may become a megabyte, and a request may have a hundred thousand batches
 Not here: what is done when (`produce.pipeline`), waiting (`produce.wait`), error numbers (`produce.errors`).
 """
 
@@ -140,19 +142,18 @@ def _find(ctx: RequestContext, item: Item) -> None:
             note_led(ctx, item)
 
 
-def heavy_of(items: Sequence[Item]) -> list[Item]:
-    """Return the batches of one step that a thread should look at before they are appended (INV-H17)."""
-    heavy: list[Item] = []
-    inline_bytes = 0
-    for item in items:
+def light_of(items: Sequence[Item], inline_bytes: int = 0) -> tuple[int, int]:
+    """Return how many batches from the first one on no thread need look at, and the bytes of records that a step looks at itself with them,
+    of which there were `inline_bytes` before (INV-H17).
+    """
+    for count, item in enumerate(items):
         if item.partition is None or not item.open:
             continue
         work_bytes = item.partition.writer.work_bytes(item.data)
         if inline_bytes + work_bytes > RECOMPRESSED_INLINE_BYTES_MAX:
-            heavy.append(item)
-        else:
-            inline_bytes += work_bytes
-    return heavy
+            return count, inline_bytes
+        inline_bytes += work_bytes
+    return len(items), inline_bytes
 
 
 # --- who may append ------------------------------------------------------------------------------
@@ -301,18 +302,29 @@ def place(ctx: RequestContext, items: Sequence[Item]) -> Iterator[Callable[[], A
         appending.remove(mine)
 
 
+async def next_part(
+    ctx: RequestContext, items: Sequence[Item], inline_bytes: int
+) -> tuple[Sequence[Item], int]:
+    """Return the first batches that one step appends, and the bytes that it looks at itself as `light_of` does. Where any of `items` needs a
+    thread, the first one that does is ready, and the last of them (INV-H18): nothing is awaited from here to its append.
+    """
+    ready: Item | None = None
+    while True:
+        count, looked_at = light_of(items, inline_bytes)
+        heavy = items[count] if count < len(items) else None
+        if ready is not None and ready is not heavy:
+            ready.ahead = None  # rules have changed meanwhile: another one is first
+        if heavy is None or _is_prepared(heavy):
+            return items[: count + 1], looked_at
+        await prepare(ctx, heavy)
+        ready = heavy
+
+
 async def prepare(ctx: RequestContext, item: Item) -> None:
     """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
     assert item.partition is not None
     work = partial(item.partition.writer.prepared, item.data)
-    item.ahead = await ctx.services.partitions.record_threads.run(work)
-
-
-async def prepare_anew(ctx: RequestContext, items: Sequence[Item]) -> None:
-    """Prepare what one step is about to append and has no current preparation (INV-H17): rules may change while others are prepared."""
-    while stale := [item for item in heavy_of(items) if not _is_prepared(item)]:
-        for item in stale:
-            await prepare(ctx, item)
+    item.ahead = await ctx.services.partitions.record_threads.run(ctx.asked_by, work)
 
 
 def _is_prepared(item: Item) -> bool:

@@ -20,18 +20,17 @@ from region_broker.handlers.produce.batches import (
     append,
     checked,
     guarded,
-    heavy_of,
     items_of,
     judged,
+    light_of,
     missing_of,
+    next_part,
     place,
-    prepare,
-    prepare_anew,
     refuse_mixed,
 )
 from region_broker.handlers.produce.permission import NOTHING, Denied
-from region_broker.handlers.produce.wait import Item, OnEnd, ProduceWait
-from region_broker.limits import YIELD_ROWS
+from region_broker.handlers.produce.wait import Item, OnEnd, ProduceWait, name_so_many
+from region_broker.limits import RECORD_ERRORS_MAX, YIELD_ROWS
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
 from region_broker.wire.cooperative_yield import CooperativeYield
 
@@ -58,7 +57,7 @@ def whole(
     transactional = refuse_mixed(items, checked(ctx, request, items, denied))
     if (
         state.appending
-        or heavy_of(items)
+        or light_of(items)[0] < len(items)
         or (transactional and not judged(ctx, request, transactional, waited=False))
     ):
         state.produce_broken = was_broken  # nothing was done: `in_pieces` refuses it again
@@ -77,21 +76,17 @@ async def in_pieces(
     yielding = CooperativeYield(YIELD_ROWS)
     items: list[Item] = []
     transactional: list[Item] = []
-    heavy: list[Item] = []
     with place(ctx, items) as turn:
         coming = items_of(request)
         while piece := list(islice(coming, YIELD_ROWS)):
             items += piece
             transactional += checked(ctx, request, piece, denied)
-            heavy += heavy_of(piece)
             await yielding.row(len(piece))
         transactional = refuse_mixed(items, transactional)
         with guarded(ctx, transactional):
             asking = Asking(ctx, request)
             asking.at_once(transactional)
             await turn()
-            for item in heavy:
-                await prepare(ctx, item)
             missing: list[Item] = []
             for part in _pieces(transactional):
                 missing += missing_of(ctx, request, part)
@@ -100,13 +95,25 @@ async def in_pieces(
                 await add(ctx, request, missing)
             await asking.settle(transactional)
             wait = ProduceWait(ctx, request, items, on_end)
-            for part in _pieces(items):
-                await prepare_anew(ctx, part)
-                judged(ctx, request, [item for item in part if item.transactional], waited=True)
-                append(ctx, request, part)
-                wait.expect(part)
-                await yielding.row(len(part))
+            await _append_all(ctx, request, items, wait)
     wait.all_expected()
+
+
+async def _append_all(
+    ctx: RequestContext, request: ProduceRequest, items: Sequence[Item], wait: ProduceWait
+) -> None:
+    yielding, names_left = CooperativeYield(YIELD_ROWS), RECORD_ERRORS_MAX
+    for piece in _pieces(items):
+        left, inline_bytes = piece, 0
+        while left:
+            part, inline_bytes = await next_part(ctx, left, inline_bytes)
+            judged(ctx, request, [item for item in part if item.transactional], waited=True)
+            append(ctx, request, part)
+            part[-1].ahead = None  # INV-H18
+            names_left = name_so_many(part, names_left)
+            wait.expect(part)
+            await yielding.row(len(part))
+            left = left[len(part) :]
 
 
 def _pieces(items: Sequence[Item]) -> Iterator[Sequence[Item]]:

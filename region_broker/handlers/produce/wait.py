@@ -236,7 +236,7 @@ def written(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item])
     errors = [ErrorCode(item.error).name for item in items if item.error]
     endpoints: Sequence[Endpoint] = ()
     if errors:
-        _name_so_many(items)
+        name_so_many(items, RECORD_ERRORS_MAX)
         endpoints = drained(_name_leaders(ctx, items))
     rows = iter(items)
     topics = [(topic.key, [next(rows).row() for _ in topic.batches]) for topic in request.topics]
@@ -255,7 +255,7 @@ def written_pieces(
         yield
     endpoints: Sequence[Endpoint] = ()
     if errors:
-        _name_so_many(items)
+        name_so_many(items, RECORD_ERRORS_MAX)
         endpoints = yield from _name_leaders(ctx, items)
     for start in range(0, len(items), PIECE_ELEMENTS):
         rows += [item.row() for item in items[start : start + PIECE_ELEMENTS]]
@@ -269,13 +269,13 @@ def written_pieces(
     return Written(encoded, errors)
 
 
-def _name_so_many(items: Sequence[Item]) -> None:
-    """Keep the records that one answer names within RECORD_ERRORS_MAX; of the others it has the text only."""
-    left = RECORD_ERRORS_MAX
+def name_so_many(items: Sequence[Item], left: int) -> int:
+    """Keep the records that one answer names within `left`, and return what is left then; of the others it has the text only."""
     for item in items:
         if item.bad_records:
             item.bad_records = item.bad_records[:left]
             left -= len(item.bad_records)
+    return left
 
 
 def _name_leaders(ctx: RequestContext, items: Sequence[Item]) -> Pieces[Sequence[Endpoint]]:

@@ -49,12 +49,12 @@ class PartitionReader:
         cold_reads: ColdReads,
         opening: OpeningSealed,
         *,
-        record_threads: RecordThreads,
+        lookup_threads: RecordThreads,
         unreadable: UnreadableRecords,
     ) -> None:
         """Read `log` of `tp`."""
         self._tp = tp
-        self._record_threads = record_threads
+        self._lookup_threads = lookup_threads
         self._unreadable = unreadable
         self._opening = opening
         self.cold_reads = cold_reads
@@ -233,8 +233,8 @@ class PartitionReader:
         except LogError:
             return enough  # said and counted already; whoever reads it hears of it
 
-    def lookup(self, isolation: Isolation) -> TimeLookup:
-        """Return what finds readable records by time. Raises PartitionFailed."""
+    def lookup(self, isolation: Isolation, asked_by: str = "") -> TimeLookup:
+        """Return what finds readable records by time for `asked_by`, who has one turn at a time (INV-RTH2). Raises PartitionFailed."""
         self._content.check_running()
         sight = self._sight
         end = sight.readable_end(isolation)
@@ -244,7 +244,8 @@ class PartitionReader:
             sight.log_start_offset,
             end,
             self._opening,
-            self._record_threads,
+            self._lookup_threads,
+            asked_by,
             partial(self._unreadable.met, self._tp),
         )
 

@@ -14,13 +14,14 @@ import base64
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from idempotency.ports import Chance, Clock
 from region_broker.ports.addresses import network_of
+from region_broker.ports.fair_turns import FairTurns
 from region_broker.security.access import Access, DelegationToken, ScramKeys
 from region_broker.security.identity import Identity, user
 from region_broker.security.sasl import plain
@@ -227,22 +228,11 @@ class Proving:
 
     def __init__(self) -> None:
         """Let PROVING_MAX work at once."""
-        self._places = asyncio.Semaphore(PROVING_MAX)
-        self._by_host: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._turns: Final = FairTurns(PROVING_MAX)
 
-    @asynccontextmanager
-    async def turn(self, host: str) -> AsyncIterator[None]:
+    def turn(self, host: str) -> AbstractAsyncContextManager[None]:
         """Work within."""
-        host = network_of(host)
-        lock, count = self._by_host.get(host, (asyncio.Lock(), 0))
-        self._by_host[host] = lock, count + 1
-        try:
-            async with lock, self._places:
-                yield
-        finally:
-            lock, count = self._by_host.pop(host)
-            if count > 1:
-                self._by_host[host] = lock, count - 1
+        return self._turns.turn(network_of(host))
 
 
 class _ScramExchange:

@@ -16,7 +16,7 @@ import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import BatchHeader, Buffer, read_header
-from region_broker.handlers.produce.batches import heavy_of
+from region_broker.handlers.produce.batches import light_of
 from region_broker.handlers.produce.wait import Item
 from region_broker.log.failures import UnsupportedConfig
 from region_broker.partitions import record_rules
@@ -404,18 +404,18 @@ def test_INV_H17_many_small_batches_of_a_request_are_looked_into_in_a_thread(
     items = [Item("t", 0, data) for _ in range(200)]
     for item in items:
         item.partition = some.partition
-    heavy = heavy_of(items)
-    light_bytes = sum(len(item.data) for item in items) - sum(len(item.data) for item in heavy)
-    assert 0 < light_bytes <= 8 * 1024
-    assert heavy_of(items[:3]) == []
-    assert heavy_of([]) == []
+    count, looked_at = light_of(items)
+    assert 0 < looked_at == sum(len(item.data) for item in items[:count]) <= 8 * 1024
+    assert light_of(items[count:], looked_at) == (0, looked_at)
+    assert light_of(items[:3])[0] == 3
+    assert light_of([]) == (0, 0)
 
 
 def test_INV_H17_batches_that_nobody_looks_into_are_appended_at_once() -> None:
     some = fixture({})
     item = Item("t", 0, build_batch([Record(b"k", bytes(1_000_000))]))
     item.partition = some.partition
-    assert heavy_of([item] * 200) == []
+    assert light_of([item] * 200) == (200, 0)
 
 
 @pytest.mark.parametrize(

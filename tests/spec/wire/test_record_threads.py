@@ -6,31 +6,37 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from idempotency.record_batch import BatchHeader, Buffer
-from region_broker.limits import RECORD_THREADS
+from region_broker.handlers.fetch import list_offsets
+from region_broker.limits import LOOKUP_THREADS, RECORD_THREADS
 from region_broker.log.segment import BatchAtTime
 from region_broker.partitions import record_rules, time_lookup
 from region_broker.partitions.record_threads import RecordThreads
 from region_broker.records.batch_rewrite import recompressed
 from region_broker.records.batches import Record, build_batch
 from region_broker.records.compression import Codec
-from tests.fixtures.kafka_port import wire_fixture
+from tests.fixtures.kafka_port import WireFixture, wire_fixture
 from tests.fixtures.waiting import until
 from tests.simulation.kafka_client import produce_request
 from tests.spec.wire.test_hostile_lookups import asked
 
 
 async def test_INV_RTH1_few_are_looked_into_at_once_and_nothing_else_waits_for_them() -> None:
-    threads, go_on = RecordThreads(), threading.Event()
+    threads, go_on = RecordThreads("records", RECORD_THREADS), threading.Event()
     begun: list[int] = []
+    loop = asyncio.get_running_loop()
 
     def long(number: int) -> int:
         begun.append(number)
         assert go_on.wait(60)
         return number
 
-    works = [threads.run(partial(long, number)) for number in range(2 * RECORD_THREADS + 2)]
+    works = [
+        loop.create_task(threads.run(str(number), partial(long, number)))
+        for number in range(2 * RECORD_THREADS + 2)
+    ]
     try:
         await until(lambda: len(begun) >= RECORD_THREADS)
         for _ in range(20):  # what logins, syncs and deletions use
@@ -43,6 +49,116 @@ async def test_INV_RTH1_few_are_looked_into_at_once_and_nothing_else_waits_for_t
     assert await asyncio.gather(*works[:-1]) == list(range(2 * RECORD_THREADS + 1))
     threads.close()
     assert 2 * RECORD_THREADS + 1 not in begun
+
+
+async def test_INV_RTH2_who_asks_for_much_keeps_others_waiting_for_one_batch() -> None:
+    """64 lookups in one write stood in line before everybody else's batches for half an hour."""
+    threads, begun = RecordThreads("records", 1), list[str]()
+    async with asyncio.TaskGroup() as tasks:
+        for asked_by in (*["User:much"] * 30, "User:other"):
+            tasks.create_task(threads.run(asked_by, partial(begun.append, asked_by)))
+    assert begun.index("User:other") == 1
+    threads.close()
+
+
+async def test_INV_RTH3_the_end_of_a_node_waits_for_no_batch() -> None:
+    threads, go_on, begun = RecordThreads("records", 1), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def long() -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    running, waiting = (loop.create_task(threads.run(who, long)) for who in ("a", "b"))
+    await asyncio.to_thread(begun.wait, 60)
+    waiting.cancel()  # the server ends its connections first
+    try:
+        threads.close()
+        assert not running.done()
+    finally:
+        go_on.set()
+    await running
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+class HeldLookups:
+    """Lookups that do not end before they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = 0
+        self._go_on = threading.Event()
+        self._position_in = time_lookup.position_in
+        monkeypatch.setattr(time_lookup, "position_in", self._held)
+
+    def _held(self, found: BatchAtTime, timestamp_ms: int, start: int) -> object:
+        self.begun += 1
+        assert self._go_on.wait(60)
+        return self._position_in(found, timestamp_ms, start)
+
+    def let_go(self) -> None:
+        self._go_on.set()
+
+
+async def _with_a_packed_batch(fixture: WireFixture) -> None:
+    await fixture.topic("t")
+    fixture.partition("t").writer.append(
+        build_batch([Record(None, b"v", (), 5_000)], codec=Codec.ZSTD)
+    )
+    await fixture.partition("t").wait_committed(1)
+
+
+async def test_INV_RTH2_what_is_produced_does_not_wait_for_lookups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookups = HeldLookups(monkeypatch)
+    async with wire_fixture(tmp_path) as fixture:
+        await _with_a_packed_batch(fixture)
+        await fixture.topic("packed", configs={"compression.type": "zstd"})
+        client, other = await fixture.connect(), await fixture.connect()
+        for _ in range(2 * LOOKUP_THREADS + 2 * RECORD_THREADS):
+            client.send(2, 7, asked(1, 4_000))
+        await until(lambda: lookups.begun == LOOKUP_THREADS)
+        batch = build_batch([Record(None, bytes(9_000), timestamp_ms=-1)], codec=Codec.GZIP)
+        try:
+            answer = await other.call(0, 9, produce_request("packed", {0: batch}))
+            assert answer.responses[0].partition_responses[0].error_code == 0
+            assert lookups.begun == LOOKUP_THREADS, "of one who asks there is one at a time"
+        finally:
+            lookups.let_go()
+
+
+async def test_INV_LIO2_lookups_end_with_their_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookups = HeldLookups(monkeypatch)
+    async with wire_fixture(tmp_path) as fixture:
+        await _with_a_packed_batch(fixture)
+        client = await fixture.connect()
+        for _ in range(4):
+            client.send(2, 7, asked(1, 4_000))
+        await until(lambda: lookups.begun == LOOKUP_THREADS)
+        client.writer.close()
+        try:
+            await fixture.server.wait_connections(0)
+        finally:
+            lookups.let_go()
+    assert lookups.begun == LOOKUP_THREADS
+
+
+async def test_INV_LIO2_rows_that_a_request_did_not_come_to_in_its_time_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_offsets, "LOOKUPS_S_MAX", 0)
+    lookups = HeldLookups(monkeypatch)
+    async with wire_fixture(tmp_path) as fixture:
+        await _with_a_packed_batch(fixture)
+        client = await fixture.connect()
+        try:
+            (row,) = (await client.call(2, 7, asked(1, 4_000))).topics[0].partitions
+        finally:
+            lookups.let_go()
+        assert (row.error_code, row.offset) == (ErrorCode.request_timed_out, -1)
 
 
 async def test_INV_RTH1_batches_are_recompressed_and_searched_by_those_threads(
@@ -77,4 +193,4 @@ async def test_INV_RTH1_batches_are_recompressed_and_searched_by_those_threads(
         await fixture.partition("t").wait_committed(2)
         (row,) = (await client.call(2, 7, asked(1, 4_000))).topics[0].partitions
         assert (row.error_code, row.offset) == (0, 1)
-    assert [name.rpartition("_")[0] for name in worked] == ["records", "records"]
+    assert [name.rpartition("_")[0] for name in worked] == ["records", "lookups"]

@@ -24,10 +24,11 @@ from region_broker.handlers.produce import batches as produce_batches
 from region_broker.handlers.produce import pipeline
 from region_broker.handlers.produce.wait import Item
 from region_broker.limits import PIECE_ELEMENTS
-from region_broker.records.batches import Origin
+from region_broker.records.batches import Origin, Record, build_batch
+from region_broker.records.compression import Codec
 from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest, answer_pieces
-from tests.fixtures.kafka_port import PlayedCoordinator, wire_fixture
+from tests.fixtures.kafka_port import PlayedCoordinator, WireFixture, wire_fixture
 from tests.spec.wire.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
 
 NONE, INVALID_RECORD, UNKNOWN_TOPIC, CORRUPT = 0, 87, 3, 2
@@ -109,6 +110,72 @@ async def test_C7_what_follows_many_batches_is_appended_behind_them(tmp_path: Pa
         assert errors(large) == [NONE] * 10
         assert errors(small) == [NONE]
         assert small.responses[0].partition_responses[0].base_offset == 1
+
+
+class NotedPreparations:
+    """What is held of a request, and how much of it is in the log, whenever a thread is to make another batch of it ready."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, some: WireFixture) -> None:
+        self.ends: list[int] = []
+        self.held: list[int] = []
+        self.named: list[int] = []
+        self._some = some
+        self._items: list[Item] = []
+        self._prepare = produce_batches.prepare
+        monkeypatch.setattr(produce_batches, "prepare", self._noted)
+        monkeypatch.setattr(pipeline, "append", self._append)
+
+    async def _noted(self, ctx: RequestContext, item: Item) -> None:
+        self.ends.append(self._some.partition("t").log_end_offset)
+        self.held.append(sum(each.ahead is not None for each in self._items))
+        self.named.append(sum(len(each.bad_records) for each in self._items))
+        await self._prepare(ctx, item)
+
+    def _append(self, ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> None:
+        self._items += items
+        produce_batches.append(ctx, request, items)
+
+
+def _to_one_partition(*batches: bytes) -> dict[str, Any]:
+    sent = produce_of(*batches)
+    for row in sent["topic_data"][0]["partition_data"]:
+        row["index"] = 0
+    return sent
+
+
+async def test_INV_H18_a_batch_is_made_ready_when_the_one_before_it_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """48 kB of small batches held 400 MB of what they were recompressed into."""
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", configs={"compression.type": "uncompressed"})
+        client, noted = await fixture.connect(), NotedPreparations(monkeypatch, fixture)
+        packed = build_batch([Record(None, bytes(10_000), timestamp_ms=-1)], codec=Codec.ZSTD)
+        plain = build_batch([Record(None, b"v", timestamp_ms=-1)])
+        sent = [packed, packed, plain, plain, packed, plain, packed]
+        answered = await client.call(0, 9, _to_one_partition(*sent))
+        assert errors(answered) == [NONE] * 7
+        rows = answered.responses[0].partition_responses
+        assert [row.base_offset for row in rows] == list(range(7))
+        assert noted.ends == [0, 1, 3, 6], (
+            "batches that need no thread go with the next one, within a piece"
+        )
+        assert noted.held == [0] * 4
+
+
+async def test_INV_H18_records_that_were_refused_are_kept_as_far_as_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "RECORD_ERRORS_MAX", 5)
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", configs={"cleanup.policy": "compact"})
+        client, noted = await fixture.connect(), NotedPreparations(monkeypatch, fixture)
+        keyless = build_batch([Record(None, b"v")] * 4, codec=Codec.ZSTD)
+        answered = await client.call(0, 9, _to_one_partition(*[keyless] * 4))
+        assert errors(answered) == [INVALID_RECORD] * 4
+        assert noted.named == [0, 4, 5, 5]
+        rows = answered.responses[0].partition_responses
+        assert [len(row.record_errors) for row in rows] == [4, 1, 0, 0]
 
 
 class Ending(PlayedCoordinator):

@@ -62,7 +62,7 @@ async def test_one_host_of_ipv6_waits_for_its_own_logins() -> None:
         for host in (*ONE[:30], "192.0.2.7"):
             tasks.create_task(prove(host))
     assert order.index("192.0.2.7") < 3
-    assert not proving._by_host
+    assert not proving._turns._asking
 
 
 async def test_INV_PAD1_handshakes_of_one_host_of_ipv6_count_together(tmp_path: Path) -> None:

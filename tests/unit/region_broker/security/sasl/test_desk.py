@@ -243,7 +243,7 @@ async def test_INV_SDK2_few_work_at_once_and_of_one_address_one() -> None:
         assert sorted(working) == ["a", "b"], "addresses take turns"
         let_go.set()
     assert most == {"all": PROVING_MAX, "a": 1, "b": 1, "c": 1}
-    assert not proving._by_host, "nothing is remembered"
+    assert not proving._turns._asking, "nothing is remembered"
 
 
 def test_a_storm_of_failures_is_a_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
