@@ -16,7 +16,7 @@ Loading a shard
        before it is read, and read to its end before anything is served (B3, C22): a ledger that cannot be is not served in part.
     2. Markers that are applied meanwhile are kept, and applied after the replay. Twice does no harm.
     3. A takeover calls `clamp` after `load`, for the ends that its cut left, before this region takes writes (T26). What it
-       returns is durable.
+       returns is durable. It gives way, and fails where a shard is resigned, loaded or failed meanwhile: begin with `load` again.
 
 A request
     1. Judged and appended without an `await` between, all records of it one batch; the table has them in the same step, so it

@@ -2,8 +2,10 @@
 
 INV-GC2  a commit is answered when its records are durable (B15); a fetch shows durable ones only
 INV-GC4  not ACTIVE: NOT_COORDINATOR, LOADING or NOT_AVAILABLE, never a guess (C23)
-INV-GC5  what looks at all groups gives way by the offsets that it looked at, found or not, of all shards together; where a topic is deleted also
-         among those of one group
+INV-GC5  what looks at all groups gives way by the offsets that it looked at, found or not, of all shards together; where a topic is deleted, or a
+         region takes over, also among those of one group
+INV-GC6  whenever a takeover that clamps offsets gives way, each group is as it was or emptied, in memory as in the ledger, and nothing is brought
+         back that went meanwhile; where it breaks off it is begun again, and what is durable is not done again
 A request is judged and its records appended without an `await` between. After every `await` the shard's term is
 compared before anything is read or changed.
 
@@ -31,7 +33,6 @@ from region_broker.groups.deletion import (
     offset_records,
 )
 from region_broker.groups.messages import (
-    ClampedOffset,
     ClampReport,
     CommitOutcome,
     CommitRequest,
@@ -73,6 +74,7 @@ from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import (
     RECORDS_PER_BATCH,
     EndOf,
+    Looked,
     Shard,
     ShardHooks,
     ShardStatus,
@@ -92,6 +94,13 @@ LOOKS_OF_A_RECORD: Final = LOOKS_AT_ONCE // YIELD_ROWS
 
 def _is_verified() -> None:
     """Stand for a caller that has verified the transaction itself."""
+
+
+def _expect_since(shard: Shard, term: int) -> None:
+    """Raise LedgerFailed where a shard does not serve as it did in `term`."""
+    verdict = shard.since(term)
+    if verdict is not GroupVerdict.OK:
+        raise LedgerFailed(f"shard {shard.index} of the groups' ledger is not served as it was: {verdict.name}")  # fmt: skip
 
 
 class GroupCoordinator:
@@ -350,8 +359,9 @@ class GroupCoordinator:
 
     async def _ordered(self, shard: Shard, records: Sequence[KeyValue]) -> GroupVerdict:
         """Write what an administrator ordered; a ledger that fails may have taken it all the same (P18)."""
+        term = shard.term
         try:
-            await self._write_durably(shard, records)
+            await self._made_durable(shard, term, self._written(shard, records))
         except LedgerFailed:
             return GroupVerdict.NOT_AVAILABLE
         return GroupVerdict.OK
@@ -361,34 +371,18 @@ class GroupCoordinator:
 
         Those of a shard that is not served now, or whose ledger fails, or that a crash or a takeover leaves behind, are not shown
         for another topic of that name, and removed once there is one (INV-GO6): the topic is deleted all the same.
+        A few offsets at a time: another topic of that name may come meanwhile, and what is committed for it stays.
         """
         yielding = CooperativeYield(LOOKS_AT_ONCE)
         for shard in self._shards:
             if shard.status is ShardStatus.ACTIVE:
                 try:
-                    await self._forget_topic_of(shard, topic, topic_id, yielding)
+                    # Where it serves otherwise meanwhile, what is left of them is not shown, and removed later.
+                    await self._write_looks(
+                        shard, shard.topic_tombstones(topic, topic_id), yielding
+                    )
                 except LedgerFailed as error:
                     _log.warning("offsets of deleted topic %s stay in shard %d: %s", topic, shard.index, error)  # fmt: skip
-
-    async def _forget_topic_of(
-        self, shard: Shard, topic: str, topic_id: UUID, yielding: CooperativeYield
-    ) -> None:
-        """A few offsets at a time: another topic of that name may come meanwhile, and what is committed for it stays (INV-GO6)."""
-        term, next_offset = shard.term, 0
-        records: list[KeyValue] = []
-        for looked in shard.topic_tombstones(topic, topic_id):
-            if looked.record is not None:
-                records.append(looked.record)
-            if not yielding.due(looked.offsets + LOOKS_OF_A_RECORD * looked.changes):
-                continue
-            next_offset = max(next_offset, self._written(shard, records))
-            records = []
-            await self._clock.sleep_ms(0)
-            if shard.since(term) is not GroupVerdict.OK:
-                return  # what is left of them is not shown, and removed later
-        next_offset = max(next_offset, self._written(shard, records))
-        if next_offset:
-            await self._made_durable(shard, term, next_offset)
 
     async def clamp(
         self,
@@ -396,28 +390,55 @@ class GroupCoordinator:
         *,
         region_epoch: RegionEpoch = RegionEpoch(0),
     ) -> ClampReport:
-        """Write the offsets that point past their logs anew, and empty all groups (T26).
+        """Write the offsets that point past their logs anew, and empty all groups, a few at a time (T26, INV-GC6).
 
         Generations go on where no other `region_epoch` has any.
 
         Part of ADOPTING: after `load`, before this region takes writes. `log_ends` tells the end of
-        a partition, or None for one that was not cut. Returns when durable; raises `LedgerFailed`.
+        a partition, or None for one that was not cut. Returns when durable; raises `LedgerFailed`, also where a shard is
+        not served any more as it was. Whoever adopts next begins again, and finds done what has become durable.
         """
         end_of = log_ends.get if isinstance(log_ends, Mapping) else log_ends
-        clamped: list[ClampedOffset] = []
-        emptied: list[str] = []
-        for shard in self._shards:
-            assert shard.status is ShardStatus.ACTIVE, (shard.index, shard.status)
-            report, records, effects = shard.clamp(
-                end_of, wall_ms=self._clock.wall_ms(), region_epoch=region_epoch
-            )
-            self._classic.answer(effects)
-            await self._write_durably(shard, records)
-            shard.restore_groups(self._settings, now_ms=self._clock.monotonic_ms())
-            self._modern.loaded(shard)
-            clamped += report.clamped
-            emptied += report.emptied
-        return ClampReport(tuple(clamped), tuple(emptied))
+        report, yielding = ClampReport(), CooperativeYield(LOOKS_AT_ONCE)
+        terms = [shard.term for shard in self._shards]
+        for shard, term in zip(self._shards, terms, strict=True):
+            _expect_since(shard, term)
+            wall_ms = self._clock.wall_ms()
+            looks = shard.clamp(end_of, report, wall_ms=wall_ms, region_epoch=region_epoch)
+            await self._write_looks(shard, looks, yielding)
+            _expect_since(shard, term)
+        return report
+
+    async def _write_looks(
+        self, shard: Shard, looks: Iterable[Looked], yielding: CooperativeYield
+    ) -> None:
+        """Write what is found a few offsets at a time; returns when durable, or when the shard serves no more as it did. Raises LedgerFailed."""
+        term, next_offset = shard.term, 0
+        found: list[Looked] = []
+        for looked in looks:
+            if looked.records:
+                found.append(looked)
+            if not yielding.due(looked.offsets + LOOKS_OF_A_RECORD * looked.changes):
+                continue
+            next_offset = max(next_offset, self._written_looks(shard, found))
+            found = []
+            await self._clock.sleep_ms(0)
+            if shard.since(term) is not GroupVerdict.OK:
+                return
+        next_offset = max(next_offset, self._written_looks(shard, found))
+        if next_offset:
+            await self._made_durable(shard, term, next_offset)
+
+    def _written_looks(self, shard: Shard, found: Sequence[Looked]) -> int:
+        """Write what was found, and begin anew with the groups that it empties: whoever is served next finds these whole (INV-GC6)."""
+        records = [record for looked in found for record in looked.records]
+        next_offset = self._written(shard, records)
+        now_ms = self._clock.monotonic_ms()
+        for looked in found:
+            if looked.emptied is not None:
+                self._forget(shard, looked.emptied, GroupVerdict.UNKNOWN_MEMBER)
+                shard.restore_group(looked.emptied, self._settings, now_ms=now_ms)
+        return next_offset
 
     # --- looking ------------------------------------------------------------------------------
 
@@ -476,10 +497,6 @@ class GroupCoordinator:
         except LedgerFailed:
             return False
         return True
-
-    async def _write_durably(self, shard: Shard, records: Sequence[KeyValue]) -> None:
-        term = shard.term
-        await self._made_durable(shard, term, self._written(shard, records))
 
     def _written(self, shard: Shard, records: Sequence[KeyValue]) -> int:
         """Write records in batches; return the offset to wait for, 0 where there are none. Raises LedgerFailed."""

@@ -8,6 +8,7 @@ Not here: decisions (`group`), futures and ledgers (`coordinator`), Kafka's shap
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, TopicPartition
@@ -228,6 +229,10 @@ class GroupDescription:
     message: str | None = None
 
 
+CLAMPED_NAMED_MAX: Final = 100
+"""So many of the offsets that a takeover clamps are named: each is a line of the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClampedOffset:
     """One offset that pointed past the cut (T26).
@@ -242,9 +247,17 @@ class ClampedOffset:
     transactional: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClampReport:
-    """What a takeover did to groups and offsets."""
+    """What a takeover did to groups and offsets; of a million offsets only the first are kept, and told."""
 
-    clamped: tuple[ClampedOffset, ...]
-    emptied: tuple[str, ...]
+    clamped: list[ClampedOffset] = field(default_factory=list)
+    """The first CLAMPED_NAMED_MAX of them."""
+    clamped_count: int = 0
+    emptied: list[str] = field(default_factory=list)
+
+    def note_clamped(self, offset: ClampedOffset) -> None:
+        """Count one more offset, and keep it if it is one of the first."""
+        self.clamped_count += 1
+        if len(self.clamped) < CLAMPED_NAMED_MAX:
+            self.clamped.append(offset)

@@ -11,7 +11,7 @@ A marker for an inactive shard is in the ledger already, and the next load repla
 Not here: requests and time (`coordinator`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Final
@@ -58,11 +58,17 @@ RECORDS_PER_BATCH: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One step of looking through all groups: how many offsets were looked at, how many of them change, and the record that does it."""
+    """One step of looking through all groups: how many offsets were looked at, how much changes, the records that do it, and the
+    group that has no members, and another generation, once they are written.
+    """
 
     offsets: int
-    changes: int
-    record: KeyValue | None = None
+    changes: int = 0
+    records: Sequence[KeyValue] = ()
+    emptied: str | None = None
+
+
+_NOTHING_CHANGES: Final = Looked(1)
 
 
 @unique
@@ -175,10 +181,14 @@ class Shard:
 
     def restore_groups(self, settings: GroupSettings, *, now_ms: int) -> None:
         """Make every group that the table holds and that is not there yet."""
-        for group_id, value in self.table.group_values.items():
-            if group_id not in self.groups:
-                group = Group.restore(group_id, value, settings, now_ms=now_ms)
-                self.groups[group_id] = group
+        for group_id in self.table.group_values:
+            self.restore_group(group_id, settings, now_ms=now_ms)
+
+    def restore_group(self, group_id: str, settings: GroupSettings, *, now_ms: int) -> None:
+        """Make a group that the table holds as a classic one, if it is not there yet."""
+        value = self.table.group_values.get(group_id)
+        if value is not None and group_id not in self.groups:
+            self.groups[group_id] = Group.restore(group_id, value, settings, now_ms=now_ms)
 
     def tombstones(
         self, group_id: str, image: TopicsImage, *, now_ms: int, retention_ms: int
@@ -235,32 +245,39 @@ class Shard:
             for tp in table.of_name(group_id, topic):
                 changes = 1 + table.holder_count(group_id, tp)
                 if table.is_of(group_id, tp, topic_id):
-                    yield Looked(0, changes, (encode_offset_key(OffsetKey(group_id, tp)), None))
+                    yield Looked(0, changes, [(encode_offset_key(OffsetKey(group_id, tp)), None)])
                 else:
                     yield Looked(changes, 0)
 
     def clamp(
-        self, end_of: EndOf, *, wall_ms: int, region_epoch: RegionEpoch
-    ) -> tuple[ClampReport, list[KeyValue], list[Effect]]:
-        """Say what a takeover writes so that no offset points past its cut (T26).
+        self, end_of: EndOf, report: ClampReport, *, wall_ms: int, region_epoch: RegionEpoch
+    ) -> Iterator[Looked]:
+        """Go through all groups for what a takeover writes so that no offset points past its cut (T26), and tell it to `report`.
 
-        Each group is emptied and its generation jumps, so that members of the old region rejoin,
-        and none of their commits is accepted. Returns the report, the records, and the answers to
-        those who wait; nothing is changed but the groups that were dissolved.
+        Each group is emptied, behind its offsets, and its generation jumps, so that members of the old region rejoin, and none
+        of their commits is accepted. What comes next is judged by then, as in `topic_tombstones`: what goes meanwhile is not
+        brought back (INV-GC6).
         """
-        clamped: list[ClampedOffset] = []
-        records: list[KeyValue] = []
-        for group_id, places in self.table.committed.items():
-            for tp, place in places.items():
+        table = self.table
+        for group_id in table.group_ids():
+            for tp in list(table.committed.get(group_id, ())):
+                place = table.lookup(group_id, tp)
                 end_offset = end_of(tp)
-                if end_offset is not None and place.committed_offset > end_offset:
-                    clamped.append(_clamped(group_id, tp, place, end_offset))
-                    records.append(_clamped_record(group_id, tp, end_offset, place, wall_ms))
-        effects: list[Effect] = []
-        for group_id, value in self.table.group_values.items():
-            group = self.groups.pop(group_id, None)
-            if group is not None:
-                effects += group.dissolve(GroupVerdict.UNKNOWN_MEMBER)
+                if place is None or end_offset is None or place.committed_offset <= end_offset:
+                    yield _NOTHING_CHANGES
+                else:
+                    report.note_clamped(_clamped(group_id, tp, place, end_offset))
+                    yield Looked(1, 1, [_clamped_record(group_id, tp, end_offset, place, wall_ms)])
+            records = self._emptying(group_id, wall_ms, region_epoch)
+            if records:
+                report.emptied.append(group_id)
+            yield Looked(1, len(records), records, group_id if records else None)
+
+    def _emptying(self, group_id: str, wall_ms: int, region_epoch: RegionEpoch) -> list[KeyValue]:
+        """Return the records that empty a group; none of one that an earlier try of this takeover has emptied."""
+        records: list[KeyValue] = []
+        value = self.table.group_values.get(group_id)
+        if value is not None and not _is_emptied(value.generation, value.members, region_epoch):
             emptied = GroupValue(
                 protocol_type=value.protocol_type,
                 generation=_jumped(value.generation, region_epoch),
@@ -268,12 +285,13 @@ class Shard:
                 leader=None,
                 state_timestamp_ms=wall_ms,
             )
-            key = encode_group_key(GroupKey(group_id))
-            records.append((key, encode_group_value(emptied)))
-        for modern in self.table.modern.values():
+            records.append((encode_group_key(GroupKey(group_id)), encode_group_value(emptied)))
+        modern = self.table.modern.get(group_id)
+        if modern is not None and not _is_emptied(
+            modern.group_epoch, modern.metadata, region_epoch
+        ):
             records += _emptied_modern(modern, region_epoch)
-        emptied_ids = (*self.table.group_values, *self.table.modern)
-        return ClampReport(tuple(clamped), emptied_ids), records, effects
+        return records
 
 
 def first_generation(region_epoch: RegionEpoch) -> int:
@@ -295,6 +313,14 @@ def _jumped(generation: int, region_epoch: RegionEpoch) -> int:
     generation. A jump of fixed width would give out the same numbers again, to members whose ids are their own.
     """
     return max(generation + GENERATION_JUMP, region_epoch * GENERATION_JUMP) & GENERATION_MASK
+
+
+def _is_emptied(generation: int, members: Collection[object], region_epoch: RegionEpoch) -> bool:
+    """Return whether a try of this takeover that broke off has emptied the group: its members get later generations than that.
+
+    Emptied again it would jump into those of another region.
+    """
+    return not members and generation == region_epoch * GENERATION_JUMP & GENERATION_MASK
 
 
 def _emptied_modern(group: ConsumerGroup, region_epoch: RegionEpoch) -> list[KeyValue]:

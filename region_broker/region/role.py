@@ -21,7 +21,7 @@ Not here: when a role changes (`failover.driver`), what the services do.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -337,7 +337,7 @@ class RegionRole:
         if not adopts:
             await self._services.transactions.load(term)
             return
-        await self._services.transactions.adopt(term, orphan_candidates(logs), drained)
+        await self._services.transactions.adopt(term, await orphan_candidates(logs), drained)
         await self._services.groups.clamp(log_ends(logs, base))
 
     async def mirror(self, term: Term) -> None:
@@ -408,9 +408,18 @@ def _nobody_waits(_term: Term) -> None:
     """Nothing is forwarded here."""
 
 
-def orphan_candidates(logs: list[RegionLog]) -> list[OrphanCandidate]:
-    """Return every transaction that a partition knows as open, in log order (T21)."""
-    return [(log.tp, found) for log in logs for found in log.state.open_transactions()]
+async def orphan_candidates(logs: Iterable[RegionLog]) -> list[OrphanCandidate]:
+    """Return every transaction that a partition knows as open, in log order (T21); others are served between logs.
+
+    None begins or ends meanwhile: the gate is closed, and nobody decides before this is known (INV-TA4).
+    """
+    candidates: list[OrphanCandidate] = []
+    yielding = CooperativeYield()
+    for log in logs:
+        found = log.state.open_transactions()
+        candidates += [(log.tp, txn) for txn in found]
+        await yielding.row(1 + len(found))
+    return candidates
 
 
 def log_ends(logs: list[RegionLog], base: Mapping[LogKey, int]) -> dict[TopicPartition, int]:

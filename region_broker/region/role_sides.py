@@ -63,7 +63,12 @@ class GroupRole:
         report = await self._coordinator.clamp(log_ends, region_epoch=self._region_epoch)
         for each in report.clamped:
             _log.warning("clamped to what the cut holds: %s", each)
-        _log.info("%d groups emptied, %d offsets clamped", len(report.emptied), len(report.clamped))
+        unnamed = report.clamped_count - len(report.clamped)
+        if unnamed:
+            _log.warning("clamped to what the cut holds, and not named here: %d more", unnamed)
+        _log.info(
+            "%d groups emptied, %d offsets clamped", len(report.emptied), report.clamped_count
+        )
 
     async def resign(self) -> None:
         """Stop serving groups."""

@@ -23,9 +23,10 @@ import pytest
 from idempotency.decision import round_number, round_of
 from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, TopicPartition
 from idempotency.partition_state import OpenTxn
+from idempotency.pieces import drained
 from tests.fixtures.coordinator import CoreFixture, tp
 from txn_coordinator import events as ev
-from txn_coordinator.serving.adoption import orphans_of
+from txn_coordinator.serving.adoption import sort_out
 
 FOLDER = Path(__file__).parent / "txn_coordinator"
 SCENARIOS = sorted(FOLDER.glob("*.txt"))
@@ -145,7 +146,7 @@ class Player:
         if "open" in options:
             pair, partition = options["open"].split("@")
             found = [(_partition(partition), OpenTxn(*_pair(pair), 0, 0))]
-        orphans = orphans_of(found, list(fixture.core.view.records()))
+        orphans = drained(sort_out(found, list(fixture.core.view.records()))).orphans
         fixture.step(ev.MarkersDeferred(deferred=True))
         for record in fixture.core.view.ongoing():
             partitions = tuple(part for part, txn in found if txn.producer_id == record.producer_id)

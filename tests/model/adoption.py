@@ -28,6 +28,7 @@ from idempotency.identity import (
     TopicPartition,
 )
 from idempotency.partition_state import OpenTxn
+from idempotency.pieces import drained
 from idempotency.verdicts import Verdict
 from tests.model.explore import Broken, Label, Move
 from tests.model.log_rows import ABORT, COMMIT, DATA, Row, Rows, header_of, marker_of, replayed
@@ -37,7 +38,7 @@ from txn_coordinator import transitions as tr
 from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.effects import Answer, AppendRecord, AppendRound, SendMarkers
 from txn_coordinator.ports import LedgerPosition
-from txn_coordinator.serving.adoption import orphans_of
+from txn_coordinator.serving.adoption import sort_out
 from txn_coordinator.states import PREPARED
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -284,7 +285,7 @@ class Adoption:
             )
         orphans: list[ev.AbortOrphan] = []
         waiting: list[ev.AbortOrphan] = []
-        for orphan in orphans_of(found, standing.records):
+        for orphan in drained(sort_out(found, standing.records)).orphans:
             is_owed = tr.orphan_id(orphan.producer_id) in standing.prepared
             (waiting if is_owed else orphans).append(orphan)
         if "T21 orphans are left" in self.mutants:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from idempotency.fencing import region_epoch
 from idempotency.identity import NO_LEADER_EPOCH, TopicName, TopicPartition
+from region_broker.groups.messages import ClampReport
 from region_broker.groups.ports import LedgerRecord
 from region_broker.groups.records import (
     GroupKey,
@@ -223,6 +224,5 @@ def _committed(rows: tuple[LedgerRow, ...]) -> int:
 @lru_cache(maxsize=65536)
 def _adopted(rows: tuple[LedgerRow, ...], end: int) -> tuple[LedgerRow, ...]:
     shard = replace(_shard(rows), groups={})
-    _, records, effects = shard.clamp(lambda _: end, wall_ms=0, region_epoch=NEW_EPOCH)
-    assert not effects, effects
-    return tuple(LedgerRow(key, value) for key, value in records)
+    looks = shard.clamp(lambda _: end, ClampReport(), wall_ms=0, region_epoch=NEW_EPOCH)
+    return tuple(LedgerRow(key, value) for looked in looks for key, value in looked.records)

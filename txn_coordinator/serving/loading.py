@@ -14,11 +14,18 @@ from idempotency.ports import Clock
 from txn_coordinator import events as ev
 from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.ports import LedgerFailed, MarkerChannel, TransactionLog
-from txn_coordinator.serving.adoption import AdoptionReport, Found, abort_open, expect_complete
+from txn_coordinator.serving.adoption import (
+    AdoptionReport,
+    Found,
+    abort_open,
+    abort_orphans,
+    expect_complete,
+)
 from txn_coordinator.serving.id_stock import IdStock
 from txn_coordinator.serving.loaded_shards import LoadedShards
 from txn_coordinator.serving.marker_orders import MarkerQueue
 from txn_coordinator.serving.shard_driver import ShardDriver, ShardPorts
+from txn_coordinator.serving.turns import Turns
 from txn_coordinator.settings import TxnSettings
 
 
@@ -69,7 +76,6 @@ class Loading:
 
         `drained`: the cut is the end of that region epoch, after a planned switch; its producers go on (T22).
         """
-        found = list(open_in_partitions)
         shards = await self._replay_all(group, leader_epoch, region_epoch)
         carried_out = sum(len(shard.view.prepared()) for shard in shards)
         own_round = round_of(leader_epoch, 0)
@@ -81,11 +87,13 @@ class Loading:
                 shard.ledger.put_round(shard.view.round)
             if drained is not None:
                 shard.step(ev.PairsInherited(drained))
-        aborted, orphans, waiting = await abort_open(shards, found, switched=drained is not None)
+        aborted, orphans, waiting = await abort_open(
+            shards, open_in_partitions, switched=drained is not None
+        )
         await _carry_out(shards)
         if waiting:
-            for orphan in waiting:
-                shards[orphan.producer_id % len(shards)].step(orphan)
+            # One that has to wait still owes its marker to a partition that has stopped.
+            await abort_orphans(shards, waiting, Turns())
             await _carry_out(shards)
         expect_complete(shards)
         for shard in shards:

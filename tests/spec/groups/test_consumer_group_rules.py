@@ -796,7 +796,7 @@ async def test_T26_members_of_the_lost_region_rejoin_and_commit_nothing_old() ->
         await beat(fixture, "A", 0)
         await fixture.groups.commit_offsets(commit_of("A", 1))
         report = await fixture.groups.clamp({tp(): 3})
-        assert report.emptied == ("g",)
+        assert report.emptied == ["g"]
         assert await fetched(fixture) == [3]
         assert (await beat(fixture, "A", 1)).verdict is V.UNKNOWN_MEMBER
         assert (await fixture.groups.commit_offsets(commit_of("A", 1))).verdict is V.UNKNOWN_MEMBER

@@ -10,6 +10,7 @@ from idempotency.decision import round_of
 from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
+from idempotency.pieces import drained
 from tests.fixtures.coordinator import (
     FIRST_ID,
     LEADER_EPOCH,
@@ -21,7 +22,7 @@ from tests.fixtures.coordinator import (
 )
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
-from txn_coordinator.serving.adoption import orphans_of
+from txn_coordinator.serving.adoption import sort_out
 from txn_coordinator.states import EPOCH_FENCE, EPOCH_USABLE_MAX
 from txn_coordinator.verdicts import TxnVerdict as V
 
@@ -146,7 +147,7 @@ def test_T21_what_is_open_without_a_ledger_entry_is_an_orphan() -> None:
         return [(A, OpenTxn(ProducerId(5), ProducerEpoch(epoch), 0, 0))]
 
     def orphans(entry: TransactionRecord, epoch: int) -> int:
-        return len(orphans_of(found(epoch), [entry]))  # type: ignore[arg-type]
+        return len(drained(sort_out(found(epoch), [entry])).orphans)  # type: ignore[arg-type]
 
     assert orphans(record(S.ONGOING, 3), 3) == 0
     assert orphans(record(S.ONGOING, 3), 5) == 1  # two TV2 transactions later

@@ -1,8 +1,11 @@
 """Very many transactions that are decided, sent, tried again or looked at together: others are served in between."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NoReturn
+
+import pytest
 
 from idempotency.decision import DecisionId
 from idempotency.identity import (
@@ -14,11 +17,13 @@ from idempotency.identity import (
     Round,
     TopicPartition,
 )
-from idempotency.ledger_records import TxnStatus
+from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
+from idempotency.pieces import Pieces, drained
 from tests.fixtures.coordinator import (
     LEADER_EPOCH,
     ORDERS,
+    REGION_EPOCH,
     CoreFixture,
     ManualClock,
     MemoryLedger,
@@ -28,8 +33,15 @@ from tests.fixtures.coordinator import (
 )
 from tests.fixtures.coordinator_driver import OK, Fixture, begin, listed, running, turns
 from txn_coordinator import events as ev
-from txn_coordinator.ports import LedgerPosition, MarkerOrder, MarkerResult
-from txn_coordinator.serving.adoption import orphans_of
+from txn_coordinator.ports import LedgerFailed, LedgerPosition, MarkerOrder, MarkerResult
+from txn_coordinator.serving import adoption
+from txn_coordinator.serving.adoption import (
+    SORTED_AT_ONCE,
+    AdoptionReport,
+    Found,
+    SortedOut,
+    sort_out,
+)
 from txn_coordinator.serving.hold_limit import HoldLimit
 from txn_coordinator.serving.marker_orders import MARKERS_AT_ONCE_MAX, MarkerQueue, MarkerWave
 from txn_coordinator.serving.turns import TURN_COST, Turns
@@ -234,6 +246,127 @@ async def test_INV_TTU1_a_takeover_aborts_what_is_open_so_many_a_turn() -> None:
     assert max(ledger.calls) <= TURN_COST + 1  # and the round
 
 
+async def most_a_turn(work: Awaitable[AdoptionReport], done: Callable[[], int]) -> int:
+    """Return how much was done at most of something between two turns of others."""
+    steps = [done()]
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(failed(work))
+        while not task.done():
+            await asyncio.sleep(0)
+            steps.append(done())
+    assert not task.result()
+    return max(after - before for before, after in pairwise(steps))
+
+
+async def failed(work: Awaitable[AdoptionReport]) -> bool:
+    try:
+        await work
+    except LedgerFailed:
+        return True
+    return False
+
+
+async def test_INV_TTU1_what_goes_on_over_a_planned_switch_is_judged_so_many_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fixture, ledger, _ = counting()
+    await begun(fixture, ledger)
+    judged, real = 0, adoption.goes_on
+
+    def goes_on(kept: TransactionRecord, found: Sequence[Found]) -> bool:
+        nonlocal judged
+        judged += 1
+        return real(kept, found)
+
+    async with running(fixture, load=False) as txn:
+        adopting = txn.adopt(RegionEpoch(16), ledger.leader_epoch, [], REGION_EPOCH)
+        with monkeypatch.context() as patched:
+            patched.setattr(adoption, "goes_on", goes_on)
+            assert await most_a_turn(adopting, lambda: judged) <= TURN_COST
+        assert judged == txn.open_transactions == MANY
+
+
+def open_at(number: int, producer_id: int) -> OpenTxn:
+    return OpenTxn(ProducerId(producer_id), ProducerEpoch(0), number, 0)
+
+
+PIECES = 5
+FOUND = [
+    (tp("orders", number), open_at(number, 1 + number % 50))
+    for number in range(PIECES * SORTED_AT_ONCE)
+]
+"""Of fifty producers."""
+
+
+class Counted:
+    """What is open, gone through once; `seen` counts how far."""
+
+    seen = 0
+
+    def __iter__(self) -> Iterator[Found]:
+        for each in FOUND:
+            self.seen += 1
+            yield each
+
+
+def test_INV_TA4_what_is_open_is_gone_through_and_judged_so_many_a_piece() -> None:
+    """320,000 of them stood in two steps of a loop until its node was fenced, and so was each next one."""
+    counted, steps = Counted(), 0
+
+    def looked() -> Pieces[SortedOut]:
+        nonlocal steps
+        pieces = sort_out(counted, [record(TxnStatus.ONGOING, 0, producer_id=ProducerId(1))])
+        while True:
+            try:
+                yield next(pieces)
+            except StopIteration as done:
+                result: SortedOut = done.value
+                return result
+            steps += 1
+            assert counted.seen == min(steps * SORTED_AT_ONCE, len(FOUND))
+
+    sorted_out = drained(looked())
+    assert steps == 2 * PIECES, "those that judge have no more"
+    assert [each.producer_id for each in sorted_out.orphans] == list(range(2, 51))
+    assert sorted_out.orphans[0].partitions == tuple(
+        at for at, txn in FOUND if txn.producer_id == 2
+    )
+    assert sum(map(len, sorted_out.by_producer.values())) == len(FOUND)
+
+
+async def test_INV_TA4_a_takeover_serves_others_while_it_sorts_out_what_is_open() -> None:
+    fixture, ledger, markers = counting()
+    ledger.leader_epoch = LeaderEpoch(16 << 16 | 1)
+    counted = Counted()
+    async with running(fixture, load=False) as txn:
+        adopting = txn.adopt(RegionEpoch(16), ledger.leader_epoch, counted)
+        assert await most_a_turn(adopting, lambda: counted.seen) <= SORTED_AT_ONCE
+    assert len(markers.orders) == len(FOUND)
+
+
+@pytest.mark.parametrize("how", ["it is deposed", "it is cancelled"])
+async def test_INV_TA4_nothing_is_decided_by_who_is_deposed_while_it_sorts_out(how: str) -> None:
+    """Whoever adopts next finds all of it open still, and decides it."""
+    fixture, ledger, markers = counting()
+    await begun(fixture, ledger)
+    async with running(fixture, load=False) as txn:
+        rows = len(ledger.rows[0])
+        async with asyncio.TaskGroup() as group:
+            adopting = group.create_task(failed(txn.adopt(RegionEpoch(16), ledger.leader_epoch, FOUND)))  # fmt: skip
+            await turns(4)
+            assert not adopting.done()
+            if how == "it is deposed":
+                await txn.resign()
+            else:
+                adopting.cancel()
+        assert adopting.cancelled() or adopting.result()
+        assert len(ledger.rows[0]) == rows + 1, "the round that it is in"
+        assert markers.orders == []
+        await txn.resign()
+        report = await txn.adopt(RegionEpoch(16), ledger.leader_epoch, FOUND)
+        assert report.aborted == MANY
+
+
 async def test_INV_TTU1_an_id_of_many_partitions_counts_for_as_many() -> None:
     turn = Turns()
     served: list[int] = []
@@ -264,7 +397,7 @@ class NotSearched(tuple[TopicPartition, ...]):
 def test_what_a_takeover_finds_open_is_looked_up_in_what_is_decided() -> None:
     decided = record(TxnStatus.PREPARE_ABORT, 4, partitions=NotSearched([tp("a"), tp("b")]))
     open_in_it = [(at, OpenTxn(ProducerId(5), ProducerEpoch(3), 0, 0)) for at in (tp("a"), tp("c"))]
-    (orphan,) = orphans_of(open_in_it, [decided])
+    (orphan,) = drained(sort_out(open_in_it, [decided])).orphans
     assert orphan.partitions == (tp("c"),)
 
 

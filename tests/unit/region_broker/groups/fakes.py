@@ -169,6 +169,9 @@ class MemoryLedger:
     def end_offset(self, shard: int) -> int:
         return len(self.shards[shard])
 
+    def record_count(self) -> int:
+        return sum(len(entries) for entries in self.shards)
+
     def replay(self, shard: int) -> Iterator[LedgerSlice]:
         self._check()
         for index, entry in enumerate(list(self.shards[shard])):
