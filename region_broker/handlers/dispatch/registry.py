@@ -54,6 +54,9 @@ class Api:
     `lists(request)`: whether an answer lists all that there is: few of those are made at once (INV-HD10). None: of no request.
 
     `waits`: an answer may wait on other clients for long; the frame is handed back once it is decoded (INV-WQ4).
+
+    `kept(request)`: what is kept of a decoded request while it waits: what it is judged by once more, and `on_error` reads (INV-HD11). `handle`
+    of such an API is no coroutine function, and returns what holds no more of the request than it needs. None: all is.
     """
 
     key: int
@@ -63,6 +66,7 @@ class Api:
     forward: bool = False
     is_own: Callable[[Any], bool] | None = None
     waits: bool = False
+    kept: Callable[[Any], Any] | None = None
     lists: Callable[[Any], bool] | None = None
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
     begin: Begin | None = None
