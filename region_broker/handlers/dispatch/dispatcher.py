@@ -64,6 +64,7 @@ from region_broker.handlers.dispatch.services import (
 from region_broker.handlers.dispatch.throttling import metered, settled
 from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.limits import FREE_HELD_BYTES, GROUP_NAME_BYTES_MAX, SMALL_LISTING_BYTES
+from region_broker.ports.addresses import network_of
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
@@ -289,9 +290,9 @@ class Dispatcher:
     async def _serve(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
         if incoming.version not in api.versions:
             return await self._unsupported(api, incoming)
-        if api.lists is None:
+        if api.lists is None and not api.describes:
             return await self._served(api, incoming, None)
-        with self._listings.of(api.name) as place:
+        with self._listings.of(api.name, _asker(incoming)) as place:
             return await self._served(api, incoming, place)
 
     async def _served(
@@ -306,7 +307,7 @@ class Dispatcher:
         try:
             while True:
                 try:
-                    if place is not None:
+                    if place is not None and api.lists is not None:
                         begun = await self._placed(api, incoming, begun, place)
                     return await self._executed(api, ctx, incoming, begun, body_start)
                 except _NobodyYet:
@@ -406,7 +407,9 @@ class Dispatcher:
         order = await _in_turn(state)
         held = None
         try:
-            if ctx.listing is not None and _is_large(frame) and not self._goes_elsewhere(api):
+            lists = ctx.listing is not None and api.lists is not None
+            if lists and _is_large(frame) and not self._goes_elsewhere(api):
+                assert ctx.listing is not None
                 # What comes behind it waits as well, or this one might be decoded while that is (INV-HW1).
                 order = order or await _order_of(state)
                 await ctx.listing.take()
@@ -581,6 +584,12 @@ class Dispatcher:
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
+
+
+def _asker(incoming: Incoming) -> str:
+    """Return whose turn among lists a request takes: its principal's, or its network's where nobody has logged in."""
+    who = incoming.peer.state.identity.principal
+    return network_of(host_of(incoming.peer.address)) if who == ANONYMOUS_PRINCIPAL else who
 
 
 def _is_large(frame: memoryview) -> bool:
