@@ -29,7 +29,8 @@ REQUEST_STRING_BYTES_MAX: Final = 32_767
 # Requests of one connection that are being served at once; then its socket is left unread.
 IN_FLIGHT_REQUESTS_MAX: Final = 64
 # Answers that list all that there is, or tens of thousands of names, which a node makes at once: as objects each has some 10 to
-# 40 MB, which nothing counts. What asks for names in a request of no more than SMALL_LISTING_BYTES waits for nobody.
+# 40 MB, which nothing counts. What asks for names in a request of no more than SMALL_LISTING_BYTES waits for nobody, nor does what is
+# described of these in FREE_HELD_BYTES.
 LISTINGS_AT_ONCE_MAX: Final = 8
 SMALL_LISTING_BYTES: Final = 4 * KIB
 # Bytes of requests of one connection that are being served at once (one more frame may exceed it).

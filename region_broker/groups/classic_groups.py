@@ -3,6 +3,8 @@
 INV-GL2  a group that nobody is in, or was invited to, and that the ledger has no record of, is none: it would count among all groups until a
          restart, as only what the ledger knows expires
 INV-GL3  what a durable record lets go on (`stored`) goes on only in the group and the term that wrote it
+INV-GL4  who waits for a generation holds nothing of what it brought: of assignments those of the leader to members are kept, in `Group`, until they
+         are durable. A group of a few members would else hold as many frames, for as long as a member says that a rebalance may take
 A request is judged and its records appended without an `await` between. An answer waits in a future named by a token:
 whose client has gone is answered into nothing, and no rebalance ends with it.
 
@@ -142,6 +144,7 @@ class ClassicGroups:
         try:
             now_ms = self._clock.monotonic_ms()
             self._perform(shard, group, group.sync(request, token, now_ms=now_ms))
+            del request  # INV-GL4
             return await future
         finally:
             del self._syncs[token]

@@ -228,9 +228,10 @@ class GroupCoordinator:
         if verdict is not GroupVerdict.OK:
             return SyncOutcome(verdict=verdict)
         shard = self._shard_of(group_id)
-        if group_id in shard.table.modern:
-            return await self._modern.classic_sync(shard, group_id, request)
-        return await self._classic.sync(shard, group_id, request)
+        groups = self._modern.classic_sync if group_id in shard.table.modern else self._classic.sync
+        syncing = groups(shard, group_id, request)
+        del request  # INV-GL4
+        return await syncing
 
     async def heartbeat(self, group_id: str, who: MemberIdentity, generation: int) -> GroupVerdict:
         """Keep a member alive."""

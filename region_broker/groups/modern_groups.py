@@ -414,6 +414,7 @@ class ModernGroups:
             return SyncOutcome(verdict=refusal.verdict)
         sessions = self._heard(shard, group_id, request.member_id).sessions
         sessions.synced(request.member_id)
+        del request  # INV-GL4
         verdict = await self.wait_durable(shard, group_id)
         return outcome if verdict is GroupVerdict.OK else SyncOutcome(verdict=verdict)
 

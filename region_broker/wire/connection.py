@@ -3,9 +3,10 @@
 INV-WQ1  answers leave in the order of their requests, whatever order they are finished in
 INV-WQ4  the bytes of a request that waits on others for long are handed back once it is decoded: what is kept of it
         is counted and bounded where it is kept (`groups`); those of a large one that is answered, then
+INV-WQ5  at most one Fetch is in flight, one request that lists things (`LISTING_KEYS`), and one that describes what it names
+        (`DESCRIBING_KEYS`): its answer may be large, and a peer that pipelines them without reading would otherwise fill memory
 At most IN_FLIGHT_REQUESTS_MAX requests and about IN_FLIGHT_BYTES_MAX bytes of them are in flight: from being handed out
-until their answer was taken by the socket; then nothing more is read. At most one Fetch is in flight, and one request that lists
-things (`LISTING_KEYS`): its answer may be large, and a peer that pipelines them without reading would otherwise fill memory.
+until their answer was taken by the socket; then nothing more is read.
 Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
 """
 
@@ -30,8 +31,17 @@ from region_broker.wire.framing import LENGTH, FrameReader
 from region_broker.wire.headers import peek_header
 
 FETCH_KEY: Final = 1
-LISTING_KEYS: Final = frozenset({3, 16, 29, 35, 48, 66, 75})
-"""Metadata, ListGroups, DescribeAcls, DescribeLogDirs, DescribeClientQuotas, ListTransactions, DescribeTopicPartitions."""
+LISTING_KEYS: Final = frozenset({3, 16, 29, 35, 41, 48, 50, 66, 75})
+"""Metadata, ListGroups, DescribeAcls, DescribeLogDirs, DescribeDelegationToken, DescribeClientQuotas, DescribeUserScramCredentials,
+ListTransactions, DescribeTopicPartitions."""
+DESCRIBING_KEYS: Final = frozenset({9, 15, 32, 61, 65, 69})
+"""OffsetFetch, DescribeGroups, DescribeConfigs, DescribeProducers, DescribeTransactions, ConsumerGroupDescribe."""
+_ALONE: Final = {
+    FETCH_KEY: FETCH_KEY,
+    **dict.fromkeys(LISTING_KEYS, min(LISTING_KEYS)),
+    **dict.fromkeys(DESCRIBING_KEYS, min(DESCRIBING_KEYS)),
+}
+"""Of what one request may be in flight: by which key it is known here, of each (INV-WQ5)."""
 
 _KEPT_BYTES: Final = 1_024
 
@@ -112,11 +122,10 @@ class Connection:
     """The sans-IO core of one client connection."""
 
     __slots__ = (
+        "_alone",
         "_answer_bytes",
-        "_fetches",
         "_frames",
         "_in_flight_bytes",
-        "_listings",
         "_next",
         "_slots",
         "_unsent",
@@ -136,8 +145,7 @@ class Connection:
         self._unsent: list[Slot] = []
         self._in_flight_bytes = 0
         self._answer_bytes = 0
-        self._fetches = 0
-        self._listings = 0
+        self._alone: set[int] = set()  # what is in flight of `_ALONE`
 
     def allow_frames(self, max_bytes: int) -> None:
         """Take requests of that size from now on."""
@@ -214,16 +222,12 @@ class Connection:
             incoming = Incoming(self.peer, frame, *peek_header(frame), self._take_back)
         elif self._capped:
             return None
-        if incoming.api_key == FETCH_KEY:
-            if self._fetches:
+        alone = _ALONE.get(incoming.api_key)
+        if alone is not None:
+            if alone in self._alone:
                 self._next = incoming
                 return None
-            self._fetches += 1
-        elif incoming.api_key in LISTING_KEYS:
-            if self._listings:
-                self._next = incoming
-                return None
-            self._listings += 1
+            self._alone.add(alone)
         self._next = None
         slot = Slot(incoming)
         self._slots.append(slot)
@@ -273,8 +277,8 @@ class Connection:
             self.in_flight -= 1
             self._in_flight_bytes -= len(slot.incoming.frame)
             self._answer_bytes -= slot.answer_bytes
-            self._fetches -= slot.incoming.api_key == FETCH_KEY
-            self._listings -= slot.incoming.api_key in LISTING_KEYS
+            if slot.incoming.api_key in _ALONE:
+                self._alone.discard(_ALONE[slot.incoming.api_key])
         self._unsent.clear()
         assert self.in_flight >= len(self._slots), (self.in_flight, len(self._slots))
 

@@ -339,7 +339,8 @@ class Group:
         self._note_synced(member.member_id)
         if member.member_id == self.roster.leader and not self._storing:
             ticket = self._take_ticket()
-            assignments = dict(request.assignments)
+            members = self.roster.members
+            assignments = {who: raw for who, raw in request.assignments if who in members}
             self._storing[ticket] = (self.generation, assignments)
             effects.append(Store(ticket, self.value(assignments)))
         return effects

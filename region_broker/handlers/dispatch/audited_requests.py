@@ -158,6 +158,7 @@ async def handled(
     with acting_as(_Asked(ctx)):
         destroys = _OF_API.get(api.key)
         if destroys is None:
+            del request  # INV-HD11
             return await handle()
         yielding = CooperativeYield.of_a_write()
         denied = await _denied(ctx, request, destroys, yielding)

@@ -14,6 +14,8 @@ INV-HD9  where there are quotas each request is charged when it is answered, or 
 INV-HD10 of answers that list all that there is, or what a large request names, LISTINGS_AT_ONCE_MAX are made at once, while there is room in the
          memory budget: from before a large request is decoded, or a small one executed, until its answer is written. On each connection it
          is one (`wire.connection`)
+INV-HD11 while a request waits on other clients nothing is kept of it but what its answer is judged and made by (`Api.kept`), and of its client's
+         name as much as groups remember: it would be counted for nobody, as its bytes are handed back (INV-WQ4)
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -61,7 +63,8 @@ from region_broker.handlers.dispatch.services import (
 )
 from region_broker.handlers.dispatch.throttling import metered, settled
 from region_broker.handlers.dispatch.whole_errors import error_for_all
-from region_broker.limits import FREE_HELD_BYTES, SMALL_LISTING_BYTES
+from region_broker.limits import FREE_HELD_BYTES, GROUP_NAME_BYTES_MAX, SMALL_LISTING_BYTES
+from region_broker.ports.addresses import network_of
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
@@ -98,7 +101,10 @@ ASK_AGAIN_S: Final = 0.05
 
 @dataclass(slots=True)
 class _Begun:
-    """A decoded request, None once it was handed back; `held`: the order of its connection, which it keeps until it is answered."""
+    """A decoded request, None once it was handed back, what is kept of it once it waits (INV-HD11).
+
+    `held`: the order of its connection, which it keeps until it is answered.
+    """
 
     forwards: bool
     request: Any
@@ -237,10 +243,9 @@ class Dispatcher:
     def _begin(
         self, api: Api, begin: Begin, incoming: Incoming, finish: Finish, *, is_of_leader: bool
     ) -> bool:
-        header = _header(incoming)
-        ctx = self._context(incoming, header.client_id)
+        ctx, body_start = self._addressed(incoming)
         try:
-            request = decode_request(api.key, incoming.version, incoming.frame[header.body_start :])
+            request = decode_request(api.key, incoming.version, incoming.frame[body_start:])
         except ManyElements:
             return False
         except DecodeRefused as error:
@@ -288,27 +293,26 @@ class Dispatcher:
     async def _serve(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
         if incoming.version not in api.versions:
             return await self._unsupported(api, incoming)
-        if api.lists is None:
+        if api.lists is None and not api.describes:
             return await self._served(api, incoming, None)
-        with self._listings.of(api.name) as place:
+        with self._listings.of(api.name, _asker(incoming)) as place:
             return await self._served(api, incoming, place)
 
     async def _served(
         self, api: Api, incoming: Incoming, place: ListingPlace | None
     ) -> AnswerBytes | None:
-        header = _header(incoming)
-        ctx = self._context(incoming, header.client_id)
+        ctx, body_start = self._addressed(incoming)
         ctx.listing = place
         try:
-            begun = await self._begun(api, ctx, incoming.frame, header.body_start)
+            begun = await self._begun(api, ctx, incoming.frame, body_start)
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
         try:
             while True:
                 try:
-                    if place is not None:
+                    if place is not None and api.lists is not None:
                         begun = await self._placed(api, incoming, begun, place)
-                    return await self._executed(api, ctx, incoming, begun, header.body_start)
+                    return await self._executed(api, ctx, incoming, begun, body_start)
                 except _NobodyYet:
                     pass
                 await asyncio.sleep(ASK_AGAIN_S)
@@ -354,7 +358,7 @@ class Dispatcher:
     ) -> AnswerBytes | None:
         """Execute a request here, and write its answer."""
         with _in_order(api, ctx, forwards=False):
-            fields = await self._handled(api, ctx, begun.request)
+            fields = await self._handled(api, ctx, begun)
         if fields is None:
             return None
         if isinstance(fields, Written):
@@ -370,17 +374,17 @@ class Dispatcher:
         return answer
 
     async def _handled(
-        self, api: Api, ctx: RequestContext, request: Any
+        self, api: Api, ctx: RequestContext, begun: "_Begun"
     ) -> Fields | bytes | Written | None:
         """Return the handler's answer; a disk that fails under it is an answer too, where the API has a place for it."""
-        handle = partial(_handled_while_allowed, api, ctx, request)
+        handle = partial(_handled_while_allowed, api, ctx, begun)
         try:
             if not self._services.audit.is_on or api.key in _RECORDS:
                 return await handle()
-            denied = refusal(ctx, request)
+            denied = refusal(ctx, begun.request)
             if denied is not None:
-                return await _refused(api, ctx, request, denied)
-            return await audited_requests.handled(api, ctx, request, handle)
+                return await _refused(api, ctx, begun.request, denied)
+            return await audited_requests.handled(api, ctx, begun.request, handle)
         except TimeoutError:
             raise  # which Python counts among the OSErrors
         except OSError:
@@ -388,7 +392,7 @@ class Dispatcher:
             if api.on_error is None:
                 fields = top_level_error(api.key, ctx.version, code)
             else:
-                fields = await error_for_all(ctx, request, code, api.on_error)
+                fields = await error_for_all(ctx, begun.request, code, api.on_error)
             if fields is None:
                 raise
             self._error_log.disk(api.name, ctx.peer)
@@ -406,7 +410,9 @@ class Dispatcher:
         order = await _in_turn(state)
         held = None
         try:
-            if ctx.listing is not None and _is_large(frame) and not self._goes_elsewhere(api):
+            lists = ctx.listing is not None and api.lists is not None
+            if lists and _is_large(frame) and not self._goes_elsewhere(api):
+                assert ctx.listing is not None
                 # What comes behind it waits as well, or this one might be decoded while that is (INV-HW1).
                 order = order or await _order_of(state)
                 await ctx.listing.take()
@@ -499,11 +505,18 @@ class Dispatcher:
         if counts:
             self._error_log.answered(api.name, counts, lambda: trace_of(incoming))
 
+    def _addressed(self, incoming: Incoming) -> tuple[RequestContext, int]:
+        """Return the context of a request, and where its body begins."""
+        header = _header(incoming)
+        return self._context(incoming, header.client_id), header.body_start
+
     def _context(self, incoming: Incoming, client_id: str | None) -> RequestContext:
-        peer = incoming.peer
+        peer, waits = incoming.peer, self._table.by_key[incoming.api_key].waits
         quotas = self._services.quotas
         if quotas is not None and incoming.meter is None:
             metered(quotas, incoming, client_id, asyncio.get_running_loop().time())
+        if waits and client_id is not None:
+            client_id = client_id[:GROUP_NAME_BYTES_MAX]  # INV-HD11
         return RequestContext(
             services=self._services,
             connection_id=peer.connection_id,
@@ -516,7 +529,7 @@ class Dispatcher:
             peer=peer.address,
             connection_state=peer.state,
             waiting=peer.waiting,
-            frame=NO_FRAME if self._table.by_key[incoming.api_key].waits else incoming.frame,
+            frame=NO_FRAME if waits else incoming.frame,
             meter=incoming.meter,
         )
 
@@ -565,9 +578,8 @@ class Dispatcher:
         )
         if not has_schema(api.key, incoming.version):
             raise refusal
-        header = _header(incoming)
-        ctx = self._context(incoming, header.client_id)
-        body = incoming.frame[header.body_start :]
+        ctx, body_start = self._addressed(incoming)
+        body = incoming.frame[body_start:]
         try:
             fields_or_none = await _error_fields(api, ctx, body, ErrorCode.unsupported_version)
         except DecodeRefused as error:
@@ -575,6 +587,12 @@ class Dispatcher:
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
+
+
+def _asker(incoming: Incoming) -> str:
+    """Return whose turn among lists a request takes: its principal's, or its network's where nobody has logged in."""
+    who = incoming.peer.state.identity.principal
+    return network_of(host_of(incoming.peer.address)) if who == ANONYMOUS_PRINCIPAL else who
 
 
 def _is_large(frame: memoryview) -> bool:
@@ -749,16 +767,19 @@ def _retried_error(api: Api, ctx: RequestContext, failure: ForwardingFailed) -> 
 
 
 async def _handled_while_allowed(
-    api: Api, ctx: RequestContext, request: Any
+    api: Api, ctx: RequestContext, begun: "_Begun"
 ) -> Fields | bytes | Written | None:
     """Return the handler's answer, begun in the step in which it is judged (INV-HAZ3), as it may be told at its end (INV-HAZ6)."""
-    denied = refusal(ctx, request)
+    denied = refusal(ctx, begun.request)
     if denied is None:
-        answer = await api.handle(ctx, request)
-        denied = refusal(ctx, request) if api.waits else None
+        answering = api.handle(ctx, begun.request)
+        if api.kept is not None:
+            begun.request = api.kept(begun.request)  # INV-HD11
+        answer = await answering
+        denied = refusal(ctx, begun.request) if api.waits else None
         if denied is None:
             return answer
-    return await _refused(api, ctx, request, denied)
+    return await _refused(api, ctx, begun.request, denied)
 
 
 async def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:

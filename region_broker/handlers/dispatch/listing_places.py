@@ -5,10 +5,13 @@ INV-HLP1 who waits for something else has no place: a request takes one when its
          as these like, would keep everybody from a list
 INV-HLP2 nobody waits for a place, or for the memory that belongs to it, longer than FRAME_TIMEOUT_MS: its connection is closed then, with
          a text. Else those whose clients have long gone would be served one after the other before who still waits
+INV-HLP3 who waits for a place gets it in the turn of who asks (a principal, else a network): one that asks over a thousand connections keeps
+         another one from it no longer than one that asks once
 Not here: which requests need one (`Api.lists`), and when they take it (`dispatcher`).
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -24,19 +27,20 @@ WAIT_MS_MAX: Final = FRAME_TIMEOUT_MS
 class ListingPlace:
     """That of one request, which may leave it, and take it again."""
 
-    __slots__ = ("_api_name", "_places", "is_taken")
+    __slots__ = ("_api_name", "_asker", "_places", "is_taken")
 
-    def __init__(self, places: "ListingPlaces", api_name: str) -> None:
+    def __init__(self, places: "ListingPlaces", api_name: str, asker: str) -> None:
         """Use `ListingPlaces.of`."""
         self._places = places
         self._api_name = api_name
+        self._asker = asker
         self.is_taken = False
 
     async def take(self) -> None:
         """Return once there is a place, and room in the memory budget; raises `CloseConnection` (INV-HLP2)."""
         if self.is_taken:
             return
-        await self._places.take(self._api_name)
+        await self._places.take(self._api_name, self._asker)
         self.is_taken = True
 
     def leave(self) -> None:
@@ -53,24 +57,26 @@ class ListingPlaces:
         """Let as many be made at once as there are, while `memory` has room."""
         self._memory = memory
         self._clock = clock
-        self._free = asyncio.Semaphore(LISTINGS_AT_ONCE_MAX)
+        self._free = LISTINGS_AT_ONCE_MAX
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """Those of each asker; whose turn is next stands first (INV-HLP3)."""
 
     @contextmanager
-    def of(self, api_name: str) -> Iterator[ListingPlace]:
+    def of(self, api_name: str, asker: str) -> Iterator[ListingPlace]:
         """Yield the place of one request, which it has not taken yet, and leave it in the end."""
-        place = ListingPlace(self, api_name)
+        place = ListingPlace(self, api_name, asker)
         try:
             yield place
         finally:
             place.leave()
 
-    async def take(self, api_name: str) -> None:
+    async def take(self, api_name: str, asker: str) -> None:
         """Take one of them, by which one request is answered; see `ListingPlace.take`."""
         until_ms = self._clock.monotonic_ms() + WAIT_MS_MAX
-        if self._free.locked():
-            await self._wait(api_name)
+        if self._free:
+            self._free -= 1
         else:
-            await self._free.acquire()  # without giving way
+            await self._wait(api_name, asker)
         has_room = False
         try:
             left_ms = max(0, until_ms - self._clock.monotonic_ms())
@@ -85,14 +91,39 @@ class ListingPlaces:
 
     def leave(self) -> None:
         """Give one back."""
-        self._free.release()
+        while self._waiting:
+            asker = next(iter(self._waiting))
+            waiting = self._waiting.pop(asker)
+            next_one = waiting.popleft()
+            if waiting:
+                self._waiting[asker] = waiting  # behind all others
+            if not next_one.done():  # it waits still
+                next_one.set_result(None)
+                return
+        self._free += 1
 
-    async def _wait(self, api_name: str) -> None:
+    async def _wait(self, api_name: str, asker: str) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(asker, deque()).append(turn)
+        is_given = False
         try:
             async with asyncio.timeout(WAIT_MS_MAX / 1_000):
-                await self._free.acquire()
+                await turn
+            is_given = True
         except TimeoutError as error:
             raise CloseConnection(
                 f"{api_name} was not answered for {WAIT_MS_MAX} ms: {LISTINGS_AT_ONCE_MAX} other lists were being made"
                 " all that time; ask again later"
             ) from error
+        finally:
+            if not is_given:
+                self._withdraw(turn, asker)
+
+    def _withdraw(self, turn: asyncio.Future[None], asker: str) -> None:
+        """Wait no more."""
+        if not turn.cancelled():
+            self.leave()  # it was given one in the step in which it gave up
+        elif turn in self._waiting.get(asker, ()):
+            self._waiting[asker].remove(turn)
+            if not self._waiting[asker]:
+                del self._waiting[asker]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.codec.schemas import has_schema
-from region_broker.wire.connection import LISTING_KEYS
+from region_broker.wire.connection import DESCRIBING_KEYS, LISTING_KEYS
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -53,7 +53,12 @@ class Api:
 
     `lists(request)`: whether an answer lists all that there is: few of those are made at once (INV-HD10). None: of no request.
 
+    `describes`: its handler takes a place among those itself, once it knows that the answer is large (`described`, INV-AB3).
+
     `waits`: an answer may wait on other clients for long; the frame is handed back once it is decoded (INV-WQ4).
+
+    `kept(request)`: what is kept of a decoded request while it waits: what it is judged by once more, and `on_error` reads (INV-HD11). `handle`
+    of such an API is no coroutine function, and returns what holds no more of the request than it needs. None: all is.
     """
 
     key: int
@@ -63,7 +68,9 @@ class Api:
     forward: bool = False
     is_own: Callable[[Any], bool] | None = None
     waits: bool = False
+    kept: Callable[[Any], Any] | None = None
     lists: Callable[[Any], bool] | None = None
+    describes: bool = False
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
     begin: Begin | None = None
     not_here: Callable[[RequestContext, Any, int], Awaitable[Fields | Written]] | None = None
@@ -88,6 +95,7 @@ class ApiTable:
         assert len(by_key) == len(apis), "an API key is registered twice"
         for api in apis:
             assert (api.lists is None) == (api.key not in LISTING_KEYS), api.name
+            assert api.describes == (api.key in DESCRIBING_KEYS), api.name
             unknown = [version for version in api.versions if not has_schema(api.key, version)]
             assert not unknown, (api.name, unknown)
         return cls(by_key)

@@ -485,6 +485,11 @@ class Services:
 class Place(Protocol):
     """That of one request among those that list much, which few have at once (`listing_places`)."""
 
+    @property
+    def is_taken(self) -> bool:
+        """Return whether it has one."""
+        ...
+
     async def take(self) -> None:
         """Return once it has one, also where it has one already; raises `CloseConnection` when that takes too long."""
         ...
@@ -518,7 +523,7 @@ class RequestContext(msgspec.Struct):
     is_large: bool = False
     """Whether it has more elements than are read in one step of the loop."""
     listing: Place | None = None
-    """Its place among those that list much, taken or not (INV-HLP1); None where its API never does."""
+    """Its place among those that list or describe much, taken or not (INV-HLP1); None where its API never does."""
 
     @property
     def identity(self) -> Identity:

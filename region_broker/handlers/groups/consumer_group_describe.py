@@ -134,5 +134,6 @@ API: Final = Api(
     versions=range(2),
     handle=handle_consumer_group_describe,
     forward=True,
+    describes=True,
     on_error=_on_error,
 )

@@ -87,5 +87,6 @@ API: Final = Api(
     versions=range(7),
     handle=handle_describe_groups,
     forward=True,
+    describes=True,
     on_error=_on_error,
 )

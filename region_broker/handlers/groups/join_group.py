@@ -4,6 +4,8 @@ v1: rebalance time-out of its own.  v4: MEMBER_ID_REQUIRED for new dynamic membe
 v5: static members (KIP-345).  v7: protocol type, null protocol on errors.  v9: skip assignment.
 """
 
+from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, Final
 
 from region_broker.groups.messages import JoinOutcome, JoinRequest
@@ -14,13 +16,13 @@ from region_broker.handlers.groups.errors import ERROR_OF, duration_ms, sight_of
 from region_broker.handlers.groups.names import client_host, client_id
 
 
-async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
+def handle_join_group(ctx: RequestContext, request: Any) -> Awaitable[Fields]:
     """Join or rejoin; answered when the join phase ends."""
     check_count("JoinGroup", len(request.protocols))
     session_timeout_ms = duration_ms(request.session_timeout)
     has_own_timeout = ctx.version >= 1
     instance_id = getattr(request, "group_instance_id", None)
-    outcome = await ctx.services.groups.join(
+    joined = ctx.services.groups.join(
         request.group_id,
         JoinRequest(
             member_id=request.member_id,
@@ -39,13 +41,14 @@ async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
             sight=sight_of(ctx),
         ),
     )
-    return _fields(ctx, outcome, ERROR_OF[outcome.verdict])
+    return _fields(ctx, joined)
 
 
-def _fields(ctx: RequestContext, outcome: JoinOutcome, error_code: int) -> Fields:
+async def _fields(ctx: RequestContext, joined: Awaitable[JoinOutcome]) -> Fields:
+    outcome = await joined
     no_protocol = None if ctx.version >= 7 else ""
     return {
-        "error_code": error_code,
+        "error_code": ERROR_OF[outcome.verdict],
         "generation_id": outcome.generation,
         "protocol_type": outcome.protocol_type,
         "protocol_name": no_protocol if outcome.protocol_name is None else outcome.protocol_name,
@@ -61,6 +64,11 @@ def _fields(ctx: RequestContext, outcome: JoinOutcome, error_code: int) -> Field
             for member in outcome.members
         ],
     }
+
+
+def _kept(request: Any) -> Any:
+    kept = replace(request, protocols=())
+    return replace(kept, reason=None) if hasattr(kept, "reason") else kept
 
 
 def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
@@ -83,5 +91,6 @@ API: Final = Api(
     handle=handle_join_group,
     forward=True,
     waits=True,
+    kept=_kept,
     on_error=_on_error,
 )

@@ -40,6 +40,14 @@ class _ById(NamedTuple):
     ids: Mapping[str, UUID]
 
 
+class _Fetched(NamedTuple):
+    """What of a group was asked for and may be seen, what of it was denied, and what was found."""
+
+    asked: list[TopicPartition] | None
+    denied: Container[object]
+    outcome: FetchOutcome
+
+
 async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
     """Return committed offsets."""
     require_stable = bool(getattr(request, "require_stable", False))
@@ -48,24 +56,36 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
     check_count("OffsetFetch", _count(request.topics))
     if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
         return await error_for_all(ctx, request, GROUP_DENIED, _on_error)
-    denied = await _denied(ctx, request.topics, NO_NAMES, CooperativeYield())
-    asked = await _asked(request.topics, NO_NAMES, denied)
-    outcome = await ctx.services.groups.fetch_offsets(
-        request.group_id, asked, require_stable=require_stable
-    )
+    fetched = await _fetched(ctx, request, NO_NAMES, require_stable=require_stable)
+
+    async def describe(_group_id: str, yielding: CooperativeYield) -> Fields:
+        return await _of_one_group(ctx, request.topics, fetched, yielding)
+
+    (row,) = await described(ctx, [request.group_id], describe, _never_refused)
+    return row
+
+
+def _never_refused(group_id: str) -> Fields:
+    raise AssertionError(f"INV-AB1: the first thing is always described, so {group_id} is")
+
+
+async def _of_one_group(
+    ctx: RequestContext, asked_topics: Any, fetched: _Fetched, yielding: CooperativeYield
+) -> Fields:
+    """Return the whole answer before version 8."""
+    asked, denied, outcome = fetched
     if ctx.version < 2 and outcome.verdict is not GroupVerdict.OK:
         # No place for an error of the whole: each partition carries it.
         outcome = FetchOutcome(
             outcome.verdict, tuple(FetchedOffset(tp, outcome.verdict) for tp in asked or [])
         )
-    by_topic = await _by_topic(outcome, CooperativeYield())
     topics: list[dict[str, Any]] = [
         {"name": name, "partitions": parts}
-        for name, parts in by_topic.items()
-        if _shows(ctx, request.topics, name)
+        for name, parts in (await _by_topic(outcome, yielding)).items()
+        if _shows(ctx, asked_topics, name)
     ]
     if ctx.version < 2 or outcome.verdict is GroupVerdict.OK:
-        topics += [_refused_topic(topic) for topic in request.topics or () if topic.name in denied]
+        topics += [_refused_topic(topic) for topic in asked_topics or () if topic.name in denied]
     return {"topics": topics, "error_code": ERROR_OF[outcome.verdict]}
 
 
@@ -74,14 +94,42 @@ async def _groups(ctx: RequestContext, wanted: Any, *, require_stable: bool) -> 
     check_count("OffsetFetch", sum(1 + _count(each.topics) for each in wanted))
     names = topic_names(ctx) if ctx.version >= _TOPIC_IDS_FROM else NO_NAMES
     topics = _ById(names, {name: topic_id for topic_id, name in names.items()})
+    fetched: dict[int, _Fetched] = {}
 
     async def describe(index: int, yielding: CooperativeYield) -> Fields:
-        return await _group(ctx, wanted[index], topics, yielding, require_stable=require_stable)
+        each = wanted[index]
+        if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, each.group_id):
+            return {"group_id": each.group_id, "topics": [], "error_code": GROUP_DENIED}
+        if index not in fetched:  # it is described a second time where it is large
+            fetched.clear()
+            fetched[index] = await _fetched(ctx, each, names, require_stable=require_stable)
+        return await _group(ctx, each, topics, fetched[index], yielding)
 
     def too_large(index: int) -> Fields:
         return {"group_id": wanted[index].group_id, "topics": [], "error_code": TOO_LARGE}
 
     return await described(ctx, range(len(wanted)), describe, too_large)
+
+
+async def _fetched(
+    ctx: RequestContext, wanted: Any, names: Mapping[UUID, str], *, require_stable: bool
+) -> _Fetched:
+    """Return what is known of a group; it has no place meanwhile, as it may wait until that is durable (INV-HLP1)."""
+    yielding = CooperativeYield()
+    denied = await _denied(ctx, wanted.topics, names, yielding)
+    await yielding.row(look_up_rows(wanted.group_id))
+    asked = await _asked(wanted.topics, names, denied)
+    place = ctx.listing
+    had_place = place is not None and place.is_taken
+    if place is not None:
+        place.leave()
+    asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
+    outcome = await ctx.services.groups.fetch_offsets(
+        wanted.group_id, asked, require_stable=require_stable, asker=asker
+    )
+    if place is not None and had_place:
+        await place.take()
+    return _Fetched(asked, denied, outcome)
 
 
 def _count(topics: Any) -> int:
@@ -92,23 +140,12 @@ async def _group(
     ctx: RequestContext,
     wanted: Any,
     by_ids: _ById,
+    fetched: _Fetched,
     yielding: CooperativeYield,
-    *,
-    require_stable: bool,
-) -> dict[str, Any]:
+) -> Fields:
     by_id = ctx.version >= _TOPIC_IDS_FROM
     names, ids = by_ids
-    if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, wanted.group_id):
-        return {"group_id": wanted.group_id, "topics": [], "error_code": GROUP_DENIED}
-    denied = await _denied(ctx, wanted.topics, names, yielding)
-    await yielding.row(look_up_rows(wanted.group_id))
-    asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
-    outcome = await ctx.services.groups.fetch_offsets(
-        wanted.group_id,
-        await _asked(wanted.topics, names, denied),
-        require_stable=require_stable,
-        asker=asker,
-    )
+    _, denied, outcome = fetched
     topics: list[dict[str, Any]] = [
         {"name": name, "topic_id": ids.get(name), "partitions": parts}
         for name, parts in (await _by_topic(outcome, yielding)).items()
@@ -227,5 +264,6 @@ API: Final = Api(
     versions=range(1, 11),
     handle=handle_offset_fetch,
     forward=True,
+    describes=True,
     on_error=_on_error,
 )

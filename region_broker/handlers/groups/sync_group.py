@@ -1,8 +1,10 @@
 """SyncGroup (14), versions 0-5.  v3: static members.  v5: protocol type and name, both ways."""
 
+from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, Final
 
-from region_broker.groups.messages import SyncRequest
+from region_broker.groups.messages import SyncOutcome, SyncRequest
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.registry import Api, Fields
@@ -10,13 +12,10 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, REBALANCE_IN_PROGRESS
 
 
-async def handle_sync_group(ctx: RequestContext, request: Any) -> Fields:
-    """Return the member's assignment; answered when the leader's is durable.
-
-    A coordinator that loads has lost the rebalance: the member shall join again (as Kafka).
-    """
+def handle_sync_group(ctx: RequestContext, request: Any) -> Awaitable[Fields]:
+    """Return the member's assignment; answered when the leader's is durable."""
     check_count("SyncGroup", len(request.assignments))
-    outcome = await ctx.services.groups.sync(
+    synced = ctx.services.groups.sync(
         request.group_id,
         SyncRequest(
             member_id=request.member_id,
@@ -29,6 +28,12 @@ async def handle_sync_group(ctx: RequestContext, request: Any) -> Fields:
             ),
         ),
     )
+    return _fields(synced)
+
+
+async def _fields(synced: Awaitable[SyncOutcome]) -> Fields:
+    """A coordinator that loads has lost the rebalance: the member shall join again (as Kafka)."""
+    outcome = await synced
     loading = outcome.verdict is GroupVerdict.LOADING
     return {
         "error_code": REBALANCE_IN_PROGRESS if loading else ERROR_OF[outcome.verdict],
@@ -36,6 +41,10 @@ async def handle_sync_group(ctx: RequestContext, request: Any) -> Fields:
         "protocol_name": outcome.protocol_name,
         "assignment": outcome.assignment,
     }
+
+
+def _kept(request: Any) -> Any:
+    return replace(request, assignments=())
 
 
 def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
@@ -54,5 +63,6 @@ API: Final = Api(
     handle=handle_sync_group,
     forward=True,
     waits=True,
+    kept=_kept,
     on_error=_on_error,
 )

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import sees
-from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.registry import Api, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl.token_requests import Tokens, split_principal, tokens_for
 from region_broker.security.access import DelegationToken, Operation, ResourceType
@@ -64,5 +64,10 @@ def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
 
 
 API: Final = Api(
-    41, "DescribeDelegationToken", range(1, 4), handle_describe_delegation_token, on_error=_on_error
+    41,
+    "DescribeDelegationToken",
+    range(1, 4),
+    handle_describe_delegation_token,
+    lists=always,
+    on_error=_on_error,
 )

@@ -62,7 +62,11 @@ def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
     return {"error_code": error_code, "error_message": words, "results": []}
 
 
+def _lists_all(request: Any) -> bool:
+    return not request.users
+
+
 API: Final = Api(
-    50, "DescribeUserScramCredentials", range(1), handle_describe_user_scram_credentials,
+    50, "DescribeUserScramCredentials", range(1), handle_describe_user_scram_credentials, lists=_lists_all,
     on_error=_on_error,
 )  # fmt: skip

@@ -195,4 +195,4 @@ def _topic_row(known: TopicConfig, configs: dict[str, str]) -> dict[str, Any]:
     return row | {"read_only": known.name == DOMAIN_KEY}
 
 
-API: Final = Api(32, "DescribeConfigs", range(1, 5), handle_describe_configs)
+API: Final = Api(32, "DescribeConfigs", range(1, 5), handle_describe_configs, describes=True)

@@ -115,5 +115,6 @@ API: Final = Api(
     versions=range(1),
     handle=handle_describe_producers,
     forward=True,
+    describes=True,
     on_error=_on_error,
 )

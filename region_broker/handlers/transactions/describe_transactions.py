@@ -94,5 +94,6 @@ API: Final = Api(
     versions=range(1),
     handle=handle_describe_transactions,
     forward=True,
+    describes=True,
     on_error=_on_error,
 )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from region_broker.handlers.dispatch import answer_budget
-from region_broker.limits import ADMIN_ITEMS_MAX, ELEMENTS_AT_ONCE_MAX
+from region_broker.limits import ADMIN_ITEMS_MAX, ELEMENTS_AT_ONCE_MAX, LISTINGS_AT_ONCE_MAX
 from region_broker.wire.memory_budget import Share
 from tests.simulation.kafka_client import Connection
 from tests.simulation.network import Fabric
@@ -117,6 +117,79 @@ async def test_INV_AB1_what_is_being_described_counts_for_the_memory_budget(
     assert rows(await client.call(key, version, asked(2))) == [whole] * 2
     assert memory.held_bytes == 0
     client.close()
+
+
+LARGELY = 200
+"""So often each of `ASKED` takes more than FREE_HELD_BYTES."""
+
+
+@pytest.mark.parametrize("api", ASKED)
+async def test_INV_AB3_in_a_full_budget_what_is_large_waits_and_what_is_small_does_not(
+    region: Region, api: str
+) -> None:
+    """An administrator and a consumer that starts are served, whoever asks for what fills memory, and on however many connections."""
+    memory = region.node.memory
+    key, version, asked, rows = ASKED[api]
+    filler = Share()
+    memory.hold(filler, memory.left_bytes)
+    greedy = [await connect(region) for _ in range(2 * LISTINGS_AT_ONCE_MAX)]
+    client = await connect(region)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        late = [tasks.create_task(each.call(key, version, asked(LARGELY))) for each in greedy]
+        for _ in range(5):  # which would be answered behind them
+            assert len(rows(await client.call(key, version, asked(1)))) == 1
+        assert not any(each.done() for each in late)
+        memory.hold(filler, 0)
+    assert [len(rows(each.result())) for each in late] == [LARGELY] * len(greedy)
+    for each in (client, *greedy):
+        each.close()
+
+
+async def test_INV_WQ5_a_client_that_sends_many_descriptions_ahead_is_answered_all_in_order(
+    region: Region,
+) -> None:
+    """As admin clients do, with what a consumer sends in between."""
+    client = await connect(region)
+    coordinator = (10, 4, {"key_type": 0, "coordinator_keys": ["g"]})
+    metadata = (3, 12, {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False})  # fmt: skip
+    sent = [(key, version, asked(1)) for key, version, asked, _ in ASKED.values()]
+    for _ in range(30):
+        for each in (*sent, coordinator, metadata):
+            client.send(*each)
+    async with asyncio.timeout(60):
+        for _ in range(30):
+            for (key, version, _asked), (*_, rows) in zip(sent, ASKED.values(), strict=True):
+                (row,) = rows(await client.receive(key, version))
+                assert row.error_code.value != INVALID_REQUEST
+            (found,) = (await client.receive(*coordinator[:2])).coordinators
+            assert found.error_code == 0
+            assert (await client.receive(*metadata[:2])).topics
+    client.close()
+
+
+async def test_INV_AB3_offsets_of_one_group_are_described_in_the_same_bounds_by_older_clients(
+    region: Region,
+) -> None:
+    memory = region.node.memory
+    client = await connect(region)
+    partitions = [{"name": "t", "partition_indexes": [0] * LARGELY}]
+    filler = Share()
+    memory.hold(filler, memory.left_bytes)
+    client.send(9, 7, {"group_id": "g", "require_stable": False, "topics": partitions})
+    small = await connect(region)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        late = tasks.create_task(client.receive(9, 7))
+        for _ in range(5):
+            found = await small.call(
+                9, 7, {"group_id": "g", "require_stable": False, "topics": None}
+            )
+            assert [len(each.partitions) for each in found.topics] == [1]
+        assert not late.done()
+        memory.hold(filler, 0)
+    (topic,) = late.result().topics
+    assert len(topic.partitions) == LARGELY
+    client.close()
+    small.close()
 
 
 MANY: dict[str, tuple[int, int, dict[str, Any]]] = {

@@ -1,5 +1,6 @@
 """The group state machine alone: tokens in, effects out, time by hand."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -96,6 +97,24 @@ def test_INV_GG8_a_static_member_that_comes_back_while_it_waits_keeps_its_place(
         assert group.on_time(now_ms=now_ms + 1_500) == []
     answers = joins(group.join(join_request("a"), 5, now_ms=12_000))
     assert [answers[token].verdict for token in (4, 5)] == [GroupVerdict.OK, GroupVerdict.OK]
+
+
+class Name(str):
+    """One that a test sees go."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_INV_GL4_nothing_is_kept_of_what_a_leader_brings_for_nobody() -> None:
+    """Its names are counted nowhere, and the record may wait for other nodes."""
+    group = Group("g", SETTINGS)
+    leader, _ = two_members(group)
+    name = Name("nobody" * 1_000)
+    [store] = stores(group.sync(sync_request(leader, {"a": b"A", name: b""}), 11, now_ms=0))
+    kept = weakref.ref(name)
+    del name
+    assert kept() is None
+    assert syncs(group.stored(store.ticket, now_ms=0))[11].assignment == b"A"
 
 
 # Holds INV-GG4.

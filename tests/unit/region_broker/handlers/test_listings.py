@@ -1,13 +1,19 @@
 """Answers that list all that there is: few are made at once, and none without room for it (INV-HD10)."""
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.groups.coordinator import GroupCoordinator
+from region_broker.groups.messages import FetchedOffset, FetchOutcome
+from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch import listing_places
+from region_broker.handlers.dispatch.answer_budget import described
 from region_broker.handlers.dispatch.dispatcher import Dispatcher
 from region_broker.handlers.dispatch.listing_places import ListingPlaces
 from region_broker.handlers.dispatch.registry import Api, ApiTable, Fields, always
@@ -15,6 +21,7 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.limits import (
     ELEMENTS_AT_ONCE_MAX,
+    FREE_HELD_BYTES,
     LISTINGS_AT_ONCE_MAX,
     SMALL_LISTING_BYTES,
     YIELD_ROWS,
@@ -22,6 +29,7 @@ from region_broker.limits import (
 from region_broker.security.access import Operation, ResourceType
 from region_broker.wire import cooperative_yield
 from region_broker.wire.connection import Incoming, Peer
+from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.memory_budget import Share
 from region_broker.wire.server import CloseConnection
 from tests.fixtures.judged_apis import acl, judged_apis
@@ -154,7 +162,7 @@ async def test_INV_HLP1_an_answer_of_one_error_for_all_is_no_list(tmp_path: Path
         services = fixture.services
         ctx = RequestContext(services, 1, LIST_GROUPS, 5, 77)
         ctx.is_large = True
-        with ListingPlaces(services.memory, services.clock).of("ListGroups") as place:
+        with ListingPlaces(services.memory, services.clock).of("ListGroups", "User:a") as place:
             ctx.listing = place
             await place.take()
             async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
@@ -183,6 +191,110 @@ async def test_INV_HLP2_nobody_waits_for_a_place_for_ever(
             assert late.state.starts is None, "what comes behind it is not held up"
             listing.gate.set()
         assert await dispatcher.answer(incoming(100))
+
+
+async def test_INV_HLP3_who_asks_once_is_not_behind_all_that_another_one_asks(
+    tmp_path: Path,
+) -> None:
+    """1. One principal has all places, and asks for as many again. 2. Another one asks. 3. Places become free."""
+    async with wire_fixture(tmp_path) as fixture:
+        places = ListingPlaces(fixture.services.memory, fixture.services.clock)
+        given: list[str] = []
+
+        async def ask(who: str, until_s: asyncio.Event) -> None:
+            with places.of("ListGroups", who) as place:
+                await place.take()
+                given.append(who)
+                await until_s.wait()
+
+        first, later = asyncio.Event(), asyncio.Event()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            for gate in [first] * LISTINGS_AT_ONCE_MAX + [later] * LISTINGS_AT_ONCE_MAX:
+                tasks.create_task(ask("User:greedy", gate))
+            tasks.create_task(ask("User:a", later))
+            await until(lambda: len(given) == LISTINGS_AT_ONCE_MAX)
+            first.set()
+            await until(lambda: len(given) == 2 * LISTINGS_AT_ONCE_MAX)
+            assert "User:a" in given[: LISTINGS_AT_ONCE_MAX + 2]
+            later.set()
+        assert len(given) == 2 * LISTINGS_AT_ONCE_MAX + 1
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["given one in that step", "given none"])
+async def test_INV_HLP3_who_gives_up_takes_no_place_along(tmp_path: Path, *, leaves: bool) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        places = ListingPlaces(fixture.services.memory, fixture.services.clock)
+        for _ in range(LISTINGS_AT_ONCE_MAX):
+            await places.take("ListGroups", "User:a")
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            waits = tasks.create_task(places.take("ListGroups", "User:b"))
+            await asyncio.sleep(0)
+            if leaves:
+                places.leave()
+            waits.cancel()
+        if not leaves:
+            places.leave()
+        async with asyncio.timeout(10):
+            await places.take("ListGroups", "User:c")
+
+
+class Row(dict[str, Any]):
+    """One that a test sees go."""
+
+    __slots__ = ("__weakref__",)
+
+
+async def test_INV_AB3_what_is_large_is_made_anew_once_there_is_a_place_for_it(
+    tmp_path: Path,
+) -> None:
+    """It would be held for as long as its client waits, and be counted for nobody."""
+    async with wire_fixture(tmp_path) as fixture:
+        made: list[weakref.ref[Row]] = []
+        held_at_take: list[Row | None] = []
+
+        class Watching:
+            is_taken = False
+
+            async def take(self) -> None:
+                self.is_taken = True
+                held_at_take.extend(each() for each in made)
+
+            def leave(self) -> None:
+                raise AssertionError
+
+        async def describe(name: str, _yielding: CooperativeYield) -> Row:
+            row = Row(text="x" * (FREE_HELD_BYTES if name == "large" else 1))
+            made.append(weakref.ref(row))
+            return row
+
+        ctx = RequestContext(fixture.services, 1, LIST_GROUPS, 5, 77)
+        ctx.listing = Watching()
+        rows = await described(ctx, ["small", "large", "large"], describe, lambda _name: {})
+        assert [len(row["text"]) for row in rows] == [1, FREE_HELD_BYTES, FREE_HELD_BYTES]
+        assert len(made) == 3
+        assert held_at_take == [rows[0], None]
+
+
+async def test_INV_HLP1_offsets_that_are_not_durable_are_waited_for_without_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a region without enough nodes that is for long, and other lists need no ledger."""
+    async with judged_apis(tmp_path) as judged:
+        judged.give(
+            acl(ResourceType.GROUP, Operation.READ), acl(ResourceType.TOPIC, Operation.READ)
+        )
+        free: list[int] = []
+
+        async def fetch(_groups: GroupCoordinator, *_: Any, **_named: Any) -> FetchOutcome:
+            free.append(judged.dispatcher._listings._free)
+            found = [TopicPartition(TopicName("orders"), number) for number in range(YIELD_ROWS)]
+            return FetchOutcome(GroupVerdict.OK, tuple(FetchedOffset(each, GroupVerdict.OK) for each in found))  # fmt: skip
+
+        monkeypatch.setattr(GroupCoordinator, "fetch_offsets", fetch)
+        groups = [{"group_id": f"g{at}", "member_id": None, "member_epoch": -1, "topics": None} for at in range(5)]  # fmt: skip
+        answer = await judged.ask(9, 9, {"require_stable": True, "groups": groups})
+        assert [len(each.topics[0].partitions) for each in answer.groups] == [YIELD_ROWS] * 5
+        assert free == [LISTINGS_AT_ONCE_MAX] * 5
 
 
 async def test_INV_HD10_few_listings_are_made_at_once(tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ import pytest
 
 from region_broker.limits import IN_FLIGHT_REQUESTS_MAX
 from region_broker.wire import connection as connection_module
-from region_broker.wire.connection import FETCH_KEY, LISTING_KEYS, Connection, Peer, Slot
+from region_broker.wire.connection import (
+    DESCRIBING_KEYS,
+    FETCH_KEY,
+    LISTING_KEYS,
+    Connection,
+    Peer,
+    Slot,
+)
 
 HALF_BYTES = 20_000
 
@@ -62,8 +69,10 @@ def test_so_many_requests_are_in_flight_at_most() -> None:
     assert len(begun(core)) == 1
 
 
-@pytest.mark.parametrize("key", [FETCH_KEY, *sorted(LISTING_KEYS)])
-def test_a_fetch_or_a_listing_behind_another_is_held_back_and_counts_as_held(key: int) -> None:
+@pytest.mark.parametrize("key", [FETCH_KEY, *sorted(LISTING_KEYS | DESCRIBING_KEYS)])
+def test_INV_WQ5_what_may_be_answered_largely_is_held_back_behind_another_and_counts(
+    key: int,
+) -> None:
     core, size_bytes = connection(), 5_000
     core.receive(request(size_bytes, key) * 2 + request(100)[:50])
     (fetch,) = begun(core)
