@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import PromiseGiven, TakeoverAbandoned, TakeoverBegun
@@ -325,6 +326,23 @@ async def test_T31_primary_does_not_act_again_while_the_candidate_is_away(pair: 
         TakeoverBegun(RegionEpoch(17), "eu", "op-1", planned=False, forced=True)
     )
     await pair.eu.until(Phase.MIRRORING)
+
+
+async def test_INV_FS5_what_was_promised_to_who_may_act_yet_keeps_the_primary_from_acting_again(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.driver.record(
+        TakeoverBegun(RegionEpoch(17), "eu", "op-1", planned=False, forced=False)
+    )
+    await pair.eu.driver.record(PromiseGiven(region_epoch=RegionEpoch(17), candidate="us"))
+    await pair.us.driver.record(PromiseGiven(region_epoch=RegionEpoch(24), candidate="eu"))
+    outlook, state = pair.eu.driver.outlook, pair.eu.driver.state
+    statuses = await outlook.statuses()
+    assert statuses["us"].promised_epoch == 24
+    assert not await may_reclaim(outlook, replace(state, abandoned_epoch=RegionEpoch(23)), statuses)
+    assert await may_reclaim(outlook, replace(state, abandoned_epoch=RegionEpoch(24)), statuses)
 
 
 @pytest.mark.parametrize("work", ["a record", "a commit", "a group's offsets"])
