@@ -156,7 +156,7 @@ class FailoverAnswers:
         if not refusal and verdict not in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}:
             refusal = f"region {self._parts.role.region} {verdict.value}"
         if not refusal:
-            await self._copied_its_last()
+            await self._until_it_stands()
         # T33: what a region in dispute has published is no history that a failover candidate should go up to.
         disputed = self._driver.state.refuted is not None or self._outlook.is_refuted(
             state.region_epoch
@@ -184,12 +184,15 @@ class FailoverAnswers:
         if not await self._parts.gathering.until_led_alone(serves, within_ms):
             raise LeadsNoMore
 
-    async def _copied_its_last(self) -> None:
-        """Wait until the link has ended: what it reached behind the answer would be cut off by the candidate (T24)."""
+    async def _until_it_stands(self) -> None:
+        """Wait until what ran here has ended: what a link reached behind the answer would be cut off by the candidate (T24).
+
+        Nor may the answer claim less than a cut leader has published.
+        """
         while (
             self._driver.running
             and self._driver.state.phase is Phase.FENCED
-            and self._parts.role.mirrors
+            and self._parts.role.serving is not None
         ):
             await self._parts.clock.sleep_ms(1)
 
