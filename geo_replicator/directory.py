@@ -107,7 +107,7 @@ def judge_start(region_epoch: RegionEpoch, reports: Sequence[RegionReport]) -> S
         return StartDecision(StartVerdict.FOLLOW, f"{reason} {region_epoch}", ahead.region)
     abandoned = {report.region: report.abandoned_epoch for report in reports}
     promise = max(
-        (each.promise for each in reports if not _is_abandoned(each.promise, abandoned)),
+        (each.promise for each in reports if not is_abandoned(each.promise, abandoned)),
         key=lambda promise: promise.region_epoch,
         default=NO_PROMISE,
     )
@@ -121,6 +121,6 @@ def judge_start(region_epoch: RegionEpoch, reports: Sequence[RegionReport]) -> S
     return StartDecision(StartVerdict.ACT)
 
 
-def _is_abandoned(promise: Promise, abandoned: Mapping[str, RegionEpoch]) -> bool:
+def is_abandoned(promise: Promise, abandoned: Mapping[str, RegionEpoch]) -> bool:
     """Return whether who was promised an epoch said that it gave it up: it never acts under it (T24)."""
     return abandoned.get(promise.candidate, 0) >= promise.region_epoch

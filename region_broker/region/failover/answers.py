@@ -13,6 +13,7 @@ Not here: the machine, and what is learnt from a hello (`driver`); how such ques
 
 import asyncio
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,7 +27,7 @@ from geo_replicator.tail import Tail
 from geo_replicator.tidemark import TidemarkError
 from idempotency.fencing import REGION_EPOCH_MAX
 from region_broker.region.failover.driver import FailoverDriver
-from region_broker.region.failover.gathering import ACTS_AGAIN_MS, DRAINS_AGAIN_MS
+from region_broker.region.failover.gathering import ACTS_AGAIN_MS, DRAINS_AGAIN_MS, LOOK_MS
 from region_broker.region.failover.log_surgery import is_acknowledged_work, tail_beyond
 from region_broker.region.failover.messages import (
     DRAIN_FAILED,
@@ -155,7 +156,7 @@ class FailoverAnswers:
         if not refusal and verdict not in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}:
             refusal = f"region {self._parts.role.region} {verdict.value}"
         if not refusal:
-            await self._copied_its_last()
+            await self._until_it_stands()
         # T33: what a region in dispute has published is no history that a failover candidate should go up to.
         disputed = self._driver.state.refuted is not None or self._outlook.is_refuted(
             state.region_epoch
@@ -183,12 +184,15 @@ class FailoverAnswers:
         if not await self._parts.gathering.until_led_alone(serves, within_ms):
             raise LeadsNoMore
 
-    async def _copied_its_last(self) -> None:
-        """Wait until the link has ended: what it reached behind the answer would be cut off by the candidate (T24)."""
+    async def _until_it_stands(self) -> None:
+        """Wait until what ran here has ended: what a link reached behind the answer would be cut off by the candidate (T24).
+
+        Nor may the answer claim less than a cut leader has published.
+        """
         while (
             self._driver.running
             and self._driver.state.phase is Phase.FENCED
-            and self._parts.role.mirrors
+            and self._parts.role.serving is not None
         ):
             await self._parts.clock.sleep_ms(1)
 
@@ -228,29 +232,36 @@ class FailoverAnswers:
         return "" if promises else f"is {state.phase.value}: {state.reason}"
 
     async def _promise(self, state: State, asked: Promise, planned: Hello | None) -> PromiseVerdict:
-        if planned is not None and state.phase is Phase.DRAINING:
-            await self._seal_drain(state, asked)
         event = PromiseGiven(asked.region_epoch, asked.candidate)
-        while True:
-            if planned is None and state.phase.acts:
-                await self._publish_before(asked)
-            if await self._driver.record(event, expected=state):
-                return PromiseVerdict.GRANTED
-            state = self._driver.state
-            verdict = judge_promise(state.promise, state.region_epoch, asked)
-            if verdict is not PromiseVerdict.GRANTED:
-                return verdict
-            if planned is not None and (refusal := self._not_drained(state, asked, planned)):
-                raise PeerRefused(DRAIN_OVER, refusal)
+        with ExitStack() as kept:
+            while True:
+                if state.phase.acts:
+                    gate = self._driver.steps.gate
+                    kept.enter_context(gate.closed(_about_to_act(asked)))
+                    if planned is None:
+                        await self._publish_before()
+                    else:
+                        await self._seal_drain(state, asked)
+                if await self._driver.record(event, expected=state):
+                    return PromiseVerdict.GRANTED
+                state = self._driver.state
+                verdict = judge_promise(state.promise, state.region_epoch, asked)
+                if verdict is not PromiseVerdict.GRANTED:
+                    return verdict
+                if planned is not None and (refusal := self._not_drained(state, asked, planned)):
+                    raise PeerRefused(DRAIN_OVER, refusal)
 
-    async def _publish_before(self, asked: Promise) -> None:
-        """Put what is acknowledged here under a tidemark, if this region must act again (T31).
+    async def _publish_before(self) -> None:
+        """Put what is acknowledged here under a tidemark, with the gate closed, if this region must act again (T31).
 
-        Nor is one that drains for another candidate done with it: its last tidemark may be under way, or the drain end meanwhile.
+        Nor is one that drains for another candidate done with it: its last tidemark may be under way, or the drain end meanwhile. Nor one
+        that loads: what its former process had acknowledged is under none.
         """
-        self._parts.role.close_gate(_about_to_act(asked))
         try:
-            await self._final_point()
+            async with asyncio.timeout(self._driver.settings.final_round_timeout_ms / 1000):
+                while self._driver.steps.loads:
+                    await self._parts.clock.sleep_ms(LOOK_MS)
+                await self._final_point()
         except (RoundFailed, TimeoutError) as error:
             _log.warning("no last tidemark before the promise: %s", error)
 

@@ -64,6 +64,7 @@ from region_broker.region.failover.steps.disputed import (
 )
 from region_broker.region.failover.steps.effects import FailoverSteps
 from region_broker.region.failover.steps.fenced import learn_lineage
+from region_broker.region.failover.steps.gate import Closing
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings, Outlook
 from region_broker.region.failover.steps.without_history import seek_history
 from region_broker.region.peers.protocol import (
@@ -87,7 +88,8 @@ class FailoverDriver:
         self._changed = asyncio.Event()
         self._write_lock = asyncio.Lock()
         self._recoveries = 0
-        self._learned: asyncio.Queue[Hello] = asyncio.Queue()
+        self._learned: Hello | None = None
+        self._heard = asyncio.Event()
         self._disputes: asyncio.Queue[HistoryRefuted] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup | None = None
         self.on_step: Callable[[Event, State, State], None] = lambda _event, _before, _after: None
@@ -116,6 +118,7 @@ class FailoverDriver:
             except LeadsNoMore:
                 await until_cancelled()
                 raise
+            self.steps.gate.done(Closing.RECORDING)
         _log.info("the folder says that region %s is %s", state.region, state.phase.value)
         return state
 
@@ -181,8 +184,11 @@ class FailoverDriver:
         if self._is_news(hello):
             region = self.parts.role.region
             reason = why_fenced(region, hello.region_epoch, hello.acting_region)
-            self.parts.role.close_gate(f"{reason}; it goes on by itself: it joins whoever acts")
-            self._learned.put_nowait(hello)
+            reason = f"{reason}; it goes on by itself: it joins whoever acts"
+            self.steps.gate.close(Closing.HIGHER_EPOCH, reason)
+            if self._learned is None or hello.region_epoch > self._learned.region_epoch:
+                self._learned = hello
+            self._heard.set()
 
     def runs_twice(self) -> dict[str, str]:
         """Return the other regions that two nodes run as, with what is known of both (T36)."""
@@ -210,13 +216,15 @@ class FailoverDriver:
                 raise LeadsNoMore  # what leads by now has read what is recorded
             after = fold(self.state, event)
             if not after.may_act:
-                self.parts.role.close_gate(standing_reason(after))
+                # Where `append` fails it may be recorded: `recover` is next, or the end of this node.
+                self.steps.gate.close(Closing.RECORDING, standing_reason(after))
             await self._record.append(event, after)
             if self._recoveries != recoveries:
                 raise LeadsNoMore  # others may have led, and gone on, in between
             _log.info("%s: %s -> %s", type(event).__name__, self.state.phase, after.phase)
             self.on_step(event, self.state, after)
             self._state = after
+            self.steps.gate.done(Closing.RECORDING)
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
             return True
@@ -328,11 +336,16 @@ class FailoverDriver:
                 )
 
     async def _digest(self) -> None:
+        """Record what is learnt. What could not be recorded, as this node leads no more, is judged again when it leads (INV-GTH4)."""
         while True:
-            hello = await self._learned.get()
-            if self._is_news(hello):
-                event = HigherEpochLearned(hello.region_epoch, hello.acting_region)
-                await self._record_own(event, keep=partial(self._learned.put_nowait, hello))
+            await self._heard.wait()
+            hello = self._learned
+            if hello is not None and self._is_news(hello):
+                await self._record_own(HigherEpochLearned(hello.region_epoch, hello.acting_region))
+            if self._learned is hello:
+                self._learned = None
+                self._heard.clear()
+                self.steps.gate.done(Closing.HIGHER_EPOCH)
 
     def cut_is_owed(self) -> bool:
         """Return whether this region has recorded that it takes over, and its logs are not cut yet (T20).

@@ -51,13 +51,15 @@ class MirrorAccess:
             self._of_older_epoch = False
             return
         await _check_quotas(access)
-        await to_its_end(self._take(access))
         if self._of_older_epoch and (lost := named(undone(ours, access))):
+            # Before the command: 1. Its outcome is not heard, in an election of the region, say. 2. It takes effect. 3. Whoever looks
+            # next finds all as at the primary.
             _log.warning(
-                "users, ACLs, quotas and tokens are as at the region that has taken over (INV-MAC1). These were otherwise here, as they were"
+                "users, ACLs, quotas and tokens become as at the region that has taken over (INV-MAC1). These are otherwise here, as they were"
                 " changed here and not heard of there, or changed there since. Look at each, and order anew what is to count again: %s",
                 lost,
             )
+        await to_its_end(self._take(access))
         self._of_older_epoch = False
         _log.info(
             "users, ACLs, quotas and tokens are as at the primary now: %s", _told(ours, access)

@@ -3,6 +3,9 @@
 INV-CL5  while it rests, the first log that moves wakes it and the others do not: that a round is due is known
 INV-CL8  a term publishes nothing if a log could not be opened, unless it is the first to adopt a takeover's cut: what the region
          had written there behind the last tidemark may be halves of what the next one would hold (T9, T12)
+INV-CL9  what this term's last record says counts as published once it is durable, also where the term ended before: mirrors copy and reach it
+         1. A record of k + 1 is appended, its sync is under way. 2. The region promises, and stands still. 3. The sync ends, and mirrors reach
+         k + 1. A claim of k would keep it from acting again, and let a candidate go on from k.
 INV-CL7  since when something durable waits for a tidemark is known by the first log that moved past the last one
 One cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1). A log that has stopped stops the
 tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever publishes nothing any more releases every
@@ -181,6 +184,8 @@ class CutLeader:
         self.waiting_since_ms: int | None = None
         """Since when something durable is under no tidemark, monotonic ms; None while all is."""
         self._metadata_version = 0
+        self._appended: tuple[int, int] | None = None
+        """(offset, bytes) of a tidemark that is not known to be durable."""
         self._published = asyncio.Condition()
         self._published_round = 0
         self._failed = ""
@@ -190,6 +195,8 @@ class CutLeader:
     @property
     def published(self) -> TidemarkPoint:
         """Return the last tidemark that is in the log, also one of an older term."""
+        if self._failed:
+            self._note_late()
         return self._writer.last_point
 
     def published_cut(self) -> Cut:
@@ -422,14 +429,24 @@ class CutLeader:
                 wall_ms=wall_ms,
             )
         )
-        at, record_bytes = self._append(tidemark, wall_ms)
+        at, record_bytes = self._appended = self._append(tidemark, wall_ms)
         await self._tidemarks().wait_committed(at + 1)
+        self._appended = None
         self._writer.published(at, record_bytes)
         self._settle(collected)
         self._published_round = number
         self._parts.on_published(self.published)
         self._events.put_nowait(TidemarkDurable(number))
         await self._announce()
+
+    def _note_late(self) -> None:
+        """Count a record that became durable when nobody waited for it any more (INV-CL9), unless another term has written since."""
+        appended, log = self._appended, self._records.partition
+        if appended is None or log is None or log.high_watermark <= appended[0]:
+            return
+        self._appended = None
+        if log.written_epoch == self._term.leader_epoch:
+            self._writer.published(*appended)
 
     def _absent(self) -> dict[LogKey, LogPosition]:
         """Return D = 0 of logs that exist and were never named: the tidemark must know them (T15)."""

@@ -1,7 +1,7 @@
 """The effects of the failover machine, one coroutine each: run, run again, end in at most one event.
 
 INV-FS2  a step may be cancelled anywhere and run again, in this process or the next (T18)
-INV-FS3  writes open only in `act`, when all else is done, and only if nothing higher was learnt meanwhile
+INV-FS3  writes open only in `act`, when all else is done, and only if nothing higher was learnt meanwhile (`gate`)
 INV-FS4  a quarantine that cannot be written ends no region that cuts its logs: that is said, and tried again; nothing is
          served or copied from before the cut that was not before
 INV-FS6  what another region sends as its loss statement ends no return: one that cannot be read, or is of another takeover or domain,
@@ -85,6 +85,7 @@ from region_broker.region.failover.steps.disputed import (
     refuted_by_manifest,
     refuted_by_mirrors,
 )
+from region_broker.region.failover.steps.gate import Gate
 from region_broker.region.failover.steps.outlook import Outlook
 from region_broker.region.failover.steps.own_terms import OwnTerms
 from region_broker.region.failover.steps.recording import record_lineage
@@ -110,6 +111,9 @@ class FailoverSteps:
         self.drain_deadline_ms: int | None = None
         self._finished_cuts_of: RegionEpoch | None = None
         self._own_terms = OwnTerms(outlook)
+        self.gate: Final = Gate(outlook, current)
+        self.loads = False
+        """Whether all that takes writes is being loaded: this region has heard that it may act."""
         self.first_taken = asyncio.Event()
         """The first step since the start was taken, or left for another: a mirror shows what it had shown."""
         self.final_point: Callable[[], Awaitable[TidemarkPoint]] = _no_final_point
@@ -128,6 +132,7 @@ class FailoverSteps:
                 return stopped
             await self._handshake_until_aside()
             aside = self._outlook.lives.aside()
+            self.gate.unload()
             if self._parts.gathering.is_due:  # INV-GTH3
                 self._parts.role.close_gate(aside)
                 await self._parts.gathering.gather()
@@ -191,23 +196,27 @@ class FailoverSteps:
             stopped = await self._confirm(state)
             if stopped is not None:
                 return stopped
+            self.loads = True
             try:
-                term = await self._own_terms.take(state.region_epoch)
-            except fencing.EpochExhausted as error:
-                role.close_gate(f"{error} (tidemark region failover --to another region)")
-                return None
-            await self._cut_till_done(partial(self._finish_cuts, state.region_epoch, state))
-            base = self._base_of(state.region_epoch)
-            loading = "this region loads its ledgers; it goes on by itself"
-            await role.act(term, adopts=False, base=base, reason=loading)
-        if (
-            self._current() is state
-            and state.may_act
-            and not self._outlook.is_refuted(state.region_epoch)
-            and not self._outlook.lives.aside()
-        ):
-            role.open_gate()
+                if not await self._load(state):
+                    return None
+            finally:
+                self.loads = False
+        self.gate.loaded(state)
         return None
+
+    async def _load(self, state: State) -> bool:
+        """Load all that takes writes; False where this region has no leader epoch left (INV-F3)."""
+        try:
+            term = await self._own_terms.take(state.region_epoch)
+        except fencing.EpochExhausted as error:
+            self._parts.role.close_gate(f"{error} (tidemark region failover --to another region)")
+            return False
+        await self._cut_till_done(partial(self._finish_cuts, state.region_epoch, state))
+        base = self._base_of(state.region_epoch)
+        loading = "this region loads its ledgers; it goes on by itself"
+        await self._parts.role.act(term, adopts=False, base=base, reason=loading)
+        return True
 
     async def await_operator(self, state: State) -> Event | None:
         """Acknowledge nothing more, also nothing that is under way, until an operator has chosen (T33)."""

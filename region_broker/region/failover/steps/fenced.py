@@ -1,7 +1,8 @@
 """A region that stands still: it asks until it is known who acts, or that it must itself (T31).
 
 INV-FS5  a region acts again by itself only if every region says that nobody acts or is about to, and nothing that was
-         acknowledged here lies beyond the last tidemark
+         acknowledged here lies beyond the last tidemark; a promise whose candidate said that it gave up is of nobody who is about to act,
+         whoever gave it
 INV-FS7  the return of a region that holds no record names no log where it has no room in the record otherwise: an emptied folder joins
          behind any number of takeovers. It does name them where there is room: an older version does not know one without
          1. A region has missed too many takeovers for the number of its logs: its return has no room in the record. 2. Its folder is
@@ -20,7 +21,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from geo_replicator.directory import next_region_epoch
+from geo_replicator.directory import is_abandoned, next_region_epoch
 from geo_replicator.failover import Phase, State, fold, standing_reason
 from geo_replicator.failover_events import (
     EntryRecord,
@@ -230,7 +231,9 @@ async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, Sit
         return False
     if set(statuses) != set(outlook.parts.peers.names()):
         return False
-    if not all(_gave_up(status, state) for status in statuses.values()):
+    abandoned = {name: outlook.abandoned_epoch(name) for name in statuses}
+    abandoned[outlook.region] = state.abandoned_epoch
+    if not all(_gave_up(status, state, abandoned) for status in statuses.values()):
         return False
     own = outlook.known_claim().point
     if any(status.claim > own for status in statuses.values()):
@@ -268,11 +271,16 @@ def _unseen_entries(outlook: Outlook, state: State) -> tuple[EntryRecord, ...]:
     )
 
 
-def _gave_up(status: SiteStatus, state: State) -> bool:
-    """Return whether a region neither acts nor wants to, and knows nothing newer than `state`."""
+def _gave_up(status: SiteStatus, state: State, abandoned: Mapping[str, RegionEpoch]) -> bool:
+    """Return whether a region neither acts nor wants to, and knows nothing newer than `state`.
+
+    What it promised stays recorded for good, also where the candidate, this region itself at times, said that it gave up: then it
+    binds nobody, as where a region starts (`judge_start`).
+    """
     stands = status.phase in {Phase.MIRRORING, Phase.FENCED}
-    newest = max(status.region_epoch, status.promised_epoch)
+    promise = status.report().promise
+    promised = RegionEpoch(0) if is_abandoned(promise, abandoned) else promise.region_epoch
     asked_for_it = status.highest_epoch_known >= state.promise.region_epoch
     if status.region == state.promise.candidate and not asked_for_it:
         return False  # it lost its memory of what it was promised: the operator must say
-    return stands and newest <= state.region_epoch
+    return stands and max(status.region_epoch, promised) <= state.region_epoch

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import PromiseGiven, TakeoverAbandoned, TakeoverBegun
@@ -15,10 +16,12 @@ from idempotency.ledger_records import TransactionKey, TxnStatus, decode_key
 from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import (
     OFFSETS_LEDGER,
+    TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,
     LineageEntry,
 )
 from region_broker.ledgers.images import LedgerImages
+from region_broker.partitions.partition import Partition
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
@@ -325,6 +328,56 @@ async def test_T31_primary_does_not_act_again_while_the_candidate_is_away(pair: 
         TakeoverBegun(RegionEpoch(17), "eu", "op-1", planned=False, forced=True)
     )
     await pair.eu.until(Phase.MIRRORING)
+
+
+async def test_INV_FS5_what_was_promised_to_who_may_act_yet_keeps_the_primary_from_acting_again(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.driver.record(
+        TakeoverBegun(RegionEpoch(17), "eu", "op-1", planned=False, forced=False)
+    )
+    await pair.eu.driver.record(PromiseGiven(region_epoch=RegionEpoch(17), candidate="us"))
+    await pair.us.driver.record(PromiseGiven(region_epoch=RegionEpoch(24), candidate="eu"))
+    outlook, state = pair.eu.driver.outlook, pair.eu.driver.state
+    statuses = await outlook.statuses()
+    assert statuses["us"].promised_epoch == 24
+    assert not await may_reclaim(outlook, replace(state, abandoned_epoch=RegionEpoch(23)), statuses)
+    assert await may_reclaim(outlook, replace(state, abandoned_epoch=RegionEpoch(24)), statuses)
+
+
+async def test_INV_CL9_a_tidemark_that_is_durable_behind_a_promise_keeps_nobody_from_acting_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The last tidemark is appended, its sync under way. 2. The primary stands still for a promise. 3. The mirror reaches it."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.stop_tidemarks()
+    before = pair.eu.tidemarks.claim().point
+    ledger, waits = pair.eu.partition(0, TIDEMARK_LEDGER), asyncio.Event()
+
+    async def wait_committed(partition: Partition, offset: int) -> None:
+        if partition is ledger:
+            waits.set()
+            await asyncio.Event().wait()
+        await committed(partition, offset)
+
+    committed = Partition.wait_committed
+    monkeypatch.setattr(Partition, "wait_committed", wait_committed)
+    pair.eu.ledger.answers.set()
+    await pair.eu.write("second")
+    await waits.wait()
+    await pair.us.shows("second")
+    monkeypatch.undo()
+    assert pair.eu.tidemarks.claim().point == before, "it waits for its own sync"
+    await pair.eu.driver.record(PromiseGiven(region_epoch=RegionEpoch(17), candidate="us"))
+    begun = TakeoverBegun(RegionEpoch(17), "eu", "op-1", planned=False, forced=False)
+    await pair.us.driver.record(begun)
+    await pair.us.driver.record(TakeoverAbandoned("the answer was lost"))
+    await until(lambda: pair.eu.role.serving is None, "it stands still")
+    assert before < pair.eu.tidemarks.claim().point == pair.us.tidemarks.claim().point
+    await pair.eu.until(Phase.ACTING)
 
 
 @pytest.mark.parametrize("work", ["a record", "a commit", "a group's offsets"])

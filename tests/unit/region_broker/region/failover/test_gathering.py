@@ -337,7 +337,8 @@ async def test_INV_GTH4_a_higher_region_epoch_is_recorded_when_this_node_leads_a
     region, record = await spread_region()
     driver = driver_of(region, record)
     await driver.recover()
-    driver._learned.put_nowait(Mock(spec=Hello, region_epoch=HIGHER, acting_region="eu"))
+    driver._learned = Mock(spec=Hello, region_epoch=HIGHER, acting_region="eu")
+    driver._heard.set()
     await digest_until(driver, lambda: region.image.spread is None)
     assert region.recorded == 1
     assert (await driver.recover()).phase is Phase.ACTING

@@ -1,11 +1,18 @@
 """What a region that returns tells of the users and ACLs that it loses by that."""
 
 import logging
+from contextlib import nullcontext
 
 import pytest
+from msgspec.structs import replace
 
+from geo_replicator.ports import LinkFailed
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.access_commands import FollowAccess
+from region_broker.controller.cluster_image import Leadership
+from region_broker.controller.image_database import MetadataUnsettled
+from region_broker.controller.metadata_commands import Command, apply
+from region_broker.controller.metadata_image import MetadataImage
 from region_broker.region.mirror.lost_access import named, undone
 from region_broker.region.mirror.region_link import taking_of
 from region_broker.region.ports import Term
@@ -23,6 +30,7 @@ from region_broker.security.access import (
     ScramKeys,
     changed,
 )
+from tests.fixtures.cluster_images import member
 from tests.fixtures.linked_regions import PlayedMetadata, first_image
 
 
@@ -95,6 +103,29 @@ async def test_INV_MAC1_a_region_that_returns_tells_by_name_what_is_undone(
     assert "changed SCRAM-SHA-256" in text
     assert "User:both" not in text
     assert "stored" not in text
+
+
+async def test_INV_MAC1_what_is_undone_is_told_where_nobody_hears_that_it_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The command takes effect, and its outcome is lost with an election: the next session finds nothing to do."""
+
+    class Unsettled(PlayedMetadata):
+        async def apply(self, command: Command) -> MetadataImage:
+            await super().apply(command)
+            raise MetadataUnsettled("no quorum")
+
+    who = member(1)
+    leader = Leadership(leader=who, leader_epoch=LeaderEpoch(1), in_sync=(who,), version=1)
+    metadata = Unsettled(replace(first_image(), leadership=leader))
+    metadata.image = apply(metadata.image, FollowAccess(OURS))
+    term = Term(RegionEpoch(17), LeaderEpoch(0), "us")
+    with caplog.at_level(logging.WARNING, "tidemark.access"):
+        for ended in (pytest.raises(LinkFailed), nullcontext()):
+            with ended:
+                await taking_of(term, metadata, -1, access_epoch=8).access(THEIRS, 17)
+    assert metadata.image.access == THEIRS
+    assert caplog.text.count("keys_removed: mallory SCRAM-SHA-256") == 1
 
 
 @pytest.mark.parametrize(
