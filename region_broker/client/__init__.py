@@ -38,7 +38,7 @@ from region_broker.client.serializers import from_json, from_text, to_json, to_t
 from region_broker.client.timeouts import Timeouts
 from region_broker.client.transaction import Transaction
 from region_broker.client.transactional_producer import TransactionalProducer
-from region_broker.client.verdicts import Position, Verdict, VerdictClient
+from region_broker.client.verdicts import Position, Verdict, VerdictClient, WrittenBy
 from region_broker.security.login import LoginRefused, Security
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "Unreachable",
     "Verdict",
     "VerdictClient",
+    "WrittenBy",
     "across_regions",
     "from_json",
     "from_text",
