@@ -7,12 +7,18 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
-from confluent_kafka import OFFSET_END, OFFSET_INVALID, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    OFFSET_INVALID,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
-from region_broker.client import Position, ReadCommittedConsumer, Refused, from_json
+from region_broker.client import Position, ReadCommittedConsumer, Refused, Unreachable, from_json
 from region_broker.client import read_committed_consumer as module
 
 
@@ -46,10 +52,24 @@ class PlayedMessage:
         self._value = value
 
 
+class Unknown(NamedTuple):
+    """What librdkafka returns of a partition that it could not ask for."""
+
+    topic: str
+    partition: int
+    error: KafkaError
+    offset: int = OFFSET_INVALID
+
+
 class PlayedConsumer:
     def __init__(self, *_arguments: Any, **_more: Any) -> None:
         self.ends, self.at = {0: 2, 1: 0}, {0: 0, 1: 0}
         self.committed_at = 0
+        self.answers = threading.Event()
+        self.answers.set()
+        self.error_of: dict[int, KafkaError] = {}
+        """By partition: what a question for a place meets."""
+        self.unmoved: set[int] = set()
         self.news = threading.Condition()
         self.paused: set[int] = set()
         self.waiting = threading.Event()
@@ -70,9 +90,26 @@ class PlayedConsumer:
         return [TopicPartition("orders", number) for number in self.ends]
 
     def committed(self, assigned: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        return [TopicPartition(each.topic, each.partition, self.committed_at) for each in assigned]
+        assert self.answers.wait(20.0)
+        return self._answered(
+            [TopicPartition(each.topic, each.partition, self.committed_at) for each in assigned]
+        )
+
+    def _answered(self, found: list[TopicPartition]) -> list[TopicPartition]:
+        """Raise where each partition meets an error, as librdkafka does, or name the error of each."""
+        errors = [self.error_of.get(each.partition) for each in found]
+        if all(errors):
+            raise KafkaException(errors[0])
+        return [
+            each
+            if error is None
+            else cast("TopicPartition", Unknown(each.topic, each.partition, error))
+            for each, error in zip(found, errors, strict=True)
+        ]
 
     def seek(self, to: TopicPartition) -> None:
+        if to.partition in self.unmoved:
+            raise KafkaException(KafkaError(KafkaError._STATE))
         self.at[to.partition] = self.ends[to.partition] if to.offset == OFFSET_END else to.offset
 
     def offsets_for_times(
@@ -82,7 +119,7 @@ class PlayedConsumer:
         for each in asked:
             first = -(-each.offset // 10)
             each.offset = first if first < self.ends[each.partition] else OFFSET_END
-        return asked
+        return self._answered(asked)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         self.paused |= {each.partition for each in partitions}
@@ -275,3 +312,55 @@ async def test_a_seek_to_a_time_goes_to_the_first_record_at_or_after_it_in_each_
         await consumer.seek_to_time(25)
         kafka.grow(1, 1)  # nothing was as young in partition 1: it goes on with what comes
         assert await told(consumer, 3) == [(0, 3), (0, 4), (1, 2)]
+
+
+MOVING = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
+
+
+@pytest.mark.parametrize("failing", [{0: MOVING, 1: MOVING}, {1: MOVING}])
+@pytest.mark.parametrize("by_time", [True, False])
+async def test_INV_CP33_a_seek_or_a_rewind_that_fails_passes_nothing_by(
+    monkeypatch: pytest.MonkeyPatch, failing: dict[int, KafkaError], *, by_time: bool
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(0, 3)
+        kafka.grow(1, 2)
+        assert await told(consumer, 1) == [(0, 0)]
+        assert kafka.at == {0: 5, 1: 2}, "all of it is fetched"
+        kafka.error_of = failing
+        with pytest.raises(Unreachable):
+            await (consumer.seek_to_time(0) if by_time else consumer.rewind())
+        assert [(each.partition, each.offset) for each in consumer.position()] == [(0, 1)]
+        rest = [(0, number) for number in range(1, 5)] + [(1, 0), (1, 1)]
+        assert await told(consumer, 6) == rest
+
+
+async def test_INV_CP33_what_a_rewind_has_moved_before_it_fails_is_read_again_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(1, 3)
+        assert await told(consumer, 3) == [(0, 0), (0, 1), (1, 0)]
+        kafka.unmoved = {1}
+        with pytest.raises(Refused, match="Is the partition assigned"):
+            await consumer.rewind()
+        assert [(each.partition, each.offset) for each in consumer.position()] == [(1, 1)]
+        assert sorted(await told(consumer, 4)) == [(0, 0), (0, 1), (1, 1), (1, 2)]
+
+
+async def test_INV_CP33_while_a_rewind_that_was_given_up_is_under_way_nothing_is_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LATE_S", 0.0)
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(0, 3)
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        kafka.answers.clear()
+        rewinding = asyncio.get_running_loop().create_task(consumer.rewind())
+        await asyncio.sleep(0)
+        rewinding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await rewinding
+        assert await consumer.poll(0.0) is None
+        kafka.answers.set()
+        assert await told(consumer, 5) == [(0, number) for number in range(5)]
