@@ -12,7 +12,7 @@ Only records of committed transactions (and plain ones) are handed out, in offse
 
 Bootstrap over several regions: reads are served by whichever region answers, up to the tidemark it reached.
 Records are fetched from librdkafka in batches, one thread hop each.
-Not here: transactions (`transactional_producer`), reading and writing in one (`read_batches`).
+Not here: transactions (`transactional_producer`), reading and writing in one (`read_batches`), what is paused (`pauses`).
 """
 
 import asyncio
@@ -42,6 +42,7 @@ from region_broker.client.expected_places import (
     known_places,
     place_of,
 )
+from region_broker.client.pauses import Pauses
 from region_broker.client.read_batches import ReadBatch, process, read_in_transactions
 from region_broker.client.serializers import Deserializer, deserialized
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
@@ -101,7 +102,7 @@ class ReadCommittedConsumer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"consumer-{group_id}")
         self._kafka: Consumer | None = None
         self._fetched: deque[Message] = deque()
-        self._paused: set[Place] = set()
+        self._pauses = Pauses()
         self._held: deque[Message] = deque()
         """Fetched of a partition that was paused then."""
         self._refused: Refused | None = None
@@ -132,7 +133,12 @@ class ReadCommittedConsumer:
         except Unreachable:
             await self._in_thread(kafka.close)
             raise
-        kafka.subscribe(self._topics, on_revoke=self._taken_away, on_lost=self._taken_away)
+        kafka.subscribe(
+            self._topics,
+            on_assign=self._given,
+            on_revoke=self._taken_away,
+            on_lost=self._taken_away,
+        )
         self._kafka = kafka
 
     async def close(self) -> None:
@@ -160,7 +166,7 @@ class ReadCommittedConsumer:
         while self._fetched:
             message = self._fetched[0]
             error = message.error()
-            if error is None and place_of(message) not in self._paused:
+            if error is None and place_of(message) not in self._pauses.wanted:
                 return self._handed_out(message)
             self._fetched.popleft()
             if error is None:
@@ -274,6 +280,8 @@ class ReadCommittedConsumer:
         """
         found: list[Message | _TakenAway] = []
         self._found = found
+        if self._pauses.is_due:
+            self._pauses.carry_out(kafka)
         message = kafka.poll(timeout_s)
         while message is not None:
             if message.error() is None:
@@ -290,6 +298,10 @@ class ReadCommittedConsumer:
                 self._forget(each.places)
             else:
                 self._fetched.append(each)
+
+    def _given(self, _kafka: Consumer, partitions: list[TopicPartition]) -> None:
+        """Note what comes (called within `poll` of `_fetch`): it is assigned when this returns."""
+        self._pauses.came((each.topic, each.partition) for each in partitions)
 
     def _taken_away(self, _kafka: Consumer, partitions: list[TopicPartition]) -> None:
         """Note it among the records (called within `poll` of `_fetch`, or `close`): the next owner reads them again."""
@@ -410,25 +422,25 @@ class ReadCommittedConsumer:
         await self._move(to_time, f"no seek to the time {wall_ms}")
 
     async def pause(self, places: Sequence[Place] | None = None) -> None:
-        """Hand out nothing more of these partitions, None: of all that are assigned, until `resume`."""
+        """Hand out nothing more of these partitions, None: of all that are assigned, until `resume`, also where they go and come back."""
         kafka = self._joined()
-        chosen = await self.assignment() if places is None else list(places)
-        self._paused.update(chosen)
+        chosen = frozenset(await self.assignment() if places is None else places)
+        self._pauses.wanted |= chosen
         try:
-            await self._in_thread(lambda: kafka.pause(_assigned(kafka, chosen)))
+            await self._in_thread(lambda: self._pauses.carry_out(kafka))
         except KafkaException as error:
             raise _not_moved("not paused", error) from error
 
     async def resume(self, places: Sequence[Place] | None = None) -> None:
         """Hand out records of these partitions, None: of all that were paused, again."""
         kafka = self._joined()
-        chosen = set(self._paused if places is None else places)
-        self._paused -= chosen
+        chosen = self._pauses.wanted if places is None else frozenset(places)
+        self._pauses.wanted -= chosen
         held, self._held = self._held, deque()
         self._held.extend(each for each in held if place_of(each) not in chosen)
         self._fetched.extendleft(reversed([each for each in held if place_of(each) in chosen]))
         try:
-            await self._in_thread(lambda: kafka.resume(_assigned(kafka, chosen)))
+            await self._in_thread(lambda: self._pauses.carry_out(kafka))
         except KafkaException as error:
             raise _not_moved("not resumed", error) from error
 
@@ -511,12 +523,6 @@ def _nothing(_result: None) -> None:
 
 def _raw(data: Any) -> bytes | None:
     return data.encode() if isinstance(data, str) else data
-
-
-def _assigned(kafka: Consumer, places: Iterable[Place]) -> list[TopicPartition]:
-    """Return those of `places` that are assigned now: a rebalance may have taken others away."""
-    wanted = set(places)
-    return [each for each in kafka.assignment() if (each.topic, each.partition) in wanted]
 
 
 def _not_moved(otherwise: str, error: KafkaException) -> Refused | Unreachable:

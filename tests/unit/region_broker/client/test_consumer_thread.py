@@ -74,20 +74,24 @@ class PlayedConsumer:
         self.paused: set[int] = set()
         self.waiting = threading.Event()
         self.revoking: list[TopicPartition] = []
+        self.assigned = set(self.ends)
+        self.giving: list[TopicPartition] = []
+        self.told_to_resume: list[int] = []
         self.on_revoke: Callable[[Any, Any], None] = lambda _kafka, _partitions: None
+        self.on_assign: Callable[[Any, Any], None] = lambda _kafka, _partitions: None
 
     def list_topics(self, timeout: float) -> None:
         """Answer at once."""
 
-    def subscribe(self, _topics: Any, *, on_revoke: Any, on_lost: Any) -> None:
+    def subscribe(self, _topics: Any, *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         assert on_lost == on_revoke
-        self.on_revoke = on_revoke
+        self.on_assign, self.on_revoke = on_assign, on_revoke
 
     def close(self) -> None:
         """Nothing is open."""
 
     def assignment(self) -> list[TopicPartition]:
-        return [TopicPartition("orders", number) for number in self.ends]
+        return [TopicPartition("orders", number) for number in sorted(self.assigned)]
 
     def committed(self, assigned: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         assert self.answers.wait(20.0)
@@ -122,9 +126,12 @@ class PlayedConsumer:
         return self._answered(asked)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
+        assert {each.partition for each in partitions} <= self.assigned
         self.paused |= {each.partition for each in partitions}
 
     def resume(self, partitions: list[TopicPartition]) -> None:
+        assert {each.partition for each in partitions} <= self.assigned
+        self.told_to_resume += [each.partition for each in partitions]
         self.paused -= {each.partition for each in partitions}
 
     def poll(self, timeout_s: float) -> PlayedMessage | None:
@@ -132,6 +139,11 @@ class PlayedConsumer:
             if self.revoking:
                 gone, self.revoking = self.revoking, []
                 self.on_revoke(self, gone)
+                self.assigned -= {each.partition for each in gone}
+            if self.giving:
+                given, self.giving = self.giving, []
+                self.on_assign(self, given)
+                self.assigned |= {each.partition for each in given}
             if not self._ready() and timeout_s:
                 self.waiting.set()
                 self.news.wait(timeout_s)
@@ -141,7 +153,7 @@ class PlayedConsumer:
             return None
 
     def _ready(self) -> list[int]:
-        return [n for n in self.ends if self.at[n] < self.ends[n] and n not in self.paused]
+        return [n for n in self.assigned - self.paused if self.at[n] < self.ends[n]]
 
     def grow(self, partition: int, count: int) -> None:
         with self.news:
@@ -364,3 +376,59 @@ async def test_INV_CP33_while_a_rewind_that_was_given_up_is_under_way_nothing_is
         assert await consumer.poll(0.0) is None
         kafka.answers.set()
         assert await told(consumer, 5) == [(0, number) for number in range(5)]
+
+
+async def rebalanced(consumer: ReadCommittedConsumer, kafka: PlayedConsumer, *, gone: bool) -> None:
+    """Let the group take both partitions away, or give them; librdkafka keeps what it was told of pauses."""
+    both = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+    if gone:
+        kafka.revoking = both
+    else:
+        kafka.giving = both
+    assert await consumer.poll(0.0) is None
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+async def test_INV_CP34_a_partition_that_is_resumed_while_a_rebalance_is_under_way_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, *, by_name: bool
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        await consumer.pause([("orders", 0)])
+        await rebalanced(consumer, kafka, gone=True)
+        await consumer.resume([("orders", 0)] if by_name else None)
+        assert kafka.paused == {0}, "librdkafka cannot be told yet"
+        await rebalanced(consumer, kafka, gone=False)
+        kafka.grow(0, 2)
+        assert await told(consumer, 2) == [(0, 2), (0, 3)]
+        assert kafka.told_to_resume == [0], "what goes on is left alone"
+
+
+async def test_INV_CP34_a_partition_that_is_paused_while_a_rebalance_is_under_way_is_not_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_BATCH_COUNT", 10)
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        await rebalanced(consumer, kafka, gone=True)
+        await consumer.pause([("orders", 0)])
+        kafka.grow(0, 3_000)
+        await rebalanced(consumer, kafka, gone=False)
+        kafka.grow(1, 1)
+        assert await told(consumer, 1) == [(1, 0)]
+        assert kafka.at[0] <= 2 + 10, "at most what came with it"
+        await consumer.resume()
+        assert await told(consumer, 3_000) == [(0, number) for number in range(2, 3_002)]
+
+
+async def test_INV_CP34_a_pause_holds_where_librdkafka_has_forgotten_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        await consumer.pause([("orders", 0)])
+        await rebalanced(consumer, kafka, gone=True)
+        kafka.paused.clear()
+        await rebalanced(consumer, kafka, gone=False)
+        assert await consumer.poll(0.0) is None
+        assert kafka.paused == {0}
