@@ -91,7 +91,7 @@ class PlayedConsumer:
         """Nothing is open."""
 
     def assignment(self) -> list[TopicPartition]:
-        return [TopicPartition("orders", number) for number in sorted(self.assigned)]
+        return [TopicPartition("orders", n) for n in self.ends if n in self.assigned]
 
     def committed(self, assigned: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         assert self.answers.wait(20.0)
@@ -153,7 +153,9 @@ class PlayedConsumer:
             return None
 
     def _ready(self) -> list[int]:
-        return [n for n in self.assigned - self.paused if self.at[n] < self.ends[n]]
+        return [
+            n for n in self.ends if n in self.assigned - self.paused and self.at[n] < self.ends[n]
+        ]
 
     def grow(self, partition: int, count: int) -> None:
         with self.news:
