@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 
 import click
 
-from idempotency.identity import RegionEpoch
 from region_broker.cli.output import (
     EXIT_NOT_FOUND,
     EXIT_USAGE,
@@ -197,6 +196,8 @@ Example, for a record whose delivery report said orders-3@1200 in region epoch 8
 @click.argument("partition", type=int)
 @click.argument("offset", type=int)
 @click.option("--region-epoch", type=int, help="The region epoch under which it was written.")
+@click.option("--producer-id", type=int, help="Who wrote it; then the region epoch is its own.")
+@click.option("--producer-epoch", type=int, help="Beside --producer-id.")
 @url_option
 @output_option
 @reports_errors
@@ -204,12 +205,11 @@ def txn_verdict(
     topic_name: str,
     partition: int,
     offset: int,
-    region_epoch: RegionEpoch | None,
     url: str | None,
     output: str,
+    **written_by: int | None,
 ) -> None:
     """Say what became of the transaction of one record: committed, aborted, lost, open."""
     query: dict[str, str | int] = {"topic": topic_name, "partition": partition, "offset": offset}
-    if region_epoch is not None:
-        query["region_epoch"] = region_epoch
+    query |= {name: value for name, value in written_by.items() if value is not None}
     print_object(_ask(url, "/v1/verdict", **query), output, title="verdict")

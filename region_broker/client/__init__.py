@@ -38,7 +38,7 @@ from region_broker.client.serializers import Unreadable, from_json, from_text, t
 from region_broker.client.timeouts import Timeouts
 from region_broker.client.transaction import Transaction
 from region_broker.client.transactional_producer import TransactionalProducer
-from region_broker.client.verdicts import Position, Verdict, VerdictClient
+from region_broker.client.verdicts import Position, Verdict, VerdictClient, WrittenBy
 from region_broker.security.login import LoginRefused, Security
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "Unreadable",
     "Verdict",
     "VerdictClient",
+    "WrittenBy",
     "across_regions",
     "from_json",
     "from_text",

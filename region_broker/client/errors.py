@@ -41,7 +41,7 @@ class TransactionAborted(TidemarkError):
 
 
 class OutcomeUnknown(TidemarkError):
-    """The commit was asked for and nobody could say what became of it: ask `verdict()` before repeating."""
+    """The commit was asked for and nobody could say what became of it: ask `verdict(transaction)` before repeating."""
 
     maybe_written = True
 

@@ -53,7 +53,11 @@ def committed_places(
     kafka: Positioned, partitions: list[TopicPartition], timeout_s: float
 ) -> list[TopicPartition]:
     """Return what the group has committed, a negative offset where nothing; raises KafkaException where one is not known."""
-    found = kafka.committed(partitions, timeout=timeout_s)
+    return known_places(kafka.committed(partitions, timeout=timeout_s))
+
+
+def known_places(found: list[TopicPartition]) -> list[TopicPartition]:
+    """Return `found`; raises KafkaException where one of them is an error, whose offset says nothing."""
     for each in found:
         if each.error is not None:
             raise KafkaException(each.error)

@@ -6,6 +6,8 @@ INV-CP15 what librdkafka gave out before a seek or a rewind is dropped in the or
          was given up goes on in that thread, and what it finds is either handed out in its place or not at all
 INV-CP25 nothing is handed out while a fetch is under way: it may have found by now that a partition is taken away, which would
          still count as read from
+INV-CP33 only of a partition that was sent elsewhere is dropped what was fetched: librdkafka stands behind that, so after a seek or a rewind
+         that failed it would be passed by. Nothing is handed out while one is under way
 INV-CP18 where the group has committed nothing yet, it goes back to the first record that it was given, not to the end
 INV-CP26 a record that cannot be deserialized is passed by on an order only (`skip`), which is committed: what begins at the
          committed position goes on behind it
@@ -14,7 +16,7 @@ Only records of committed transactions (and plain ones) are handed out, in offse
 
 Bootstrap over several regions: reads are served by whichever region answers, up to the tidemark it reached.
 Records are fetched from librdkafka in batches, one thread hop each.
-Not here: transactions (`transactional_producer`), reading and writing in one (`read_batches`).
+Not here: transactions (`transactional_producer`), reading and writing in one (`read_batches`), what is paused (`pauses`).
 """
 
 import asyncio
@@ -44,7 +46,14 @@ from region_broker.client.errors import (
     Unreachable,
     kafka_error,
 )
-from region_broker.client.expected_places import ExpectedPlaces, Place, committed_places, place_of
+from region_broker.client.expected_places import (
+    ExpectedPlaces,
+    Place,
+    committed_places,
+    known_places,
+    place_of,
+)
+from region_broker.client.pauses import Pauses
 from region_broker.client.read_batches import ReadBatch, process, read_in_transactions
 from region_broker.client.serializers import Deserializer, deserialized
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
@@ -104,13 +113,15 @@ class ReadCommittedConsumer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"consumer-{group_id}")
         self._kafka: Consumer | None = None
         self._fetched: deque[Message] = deque()
-        self._paused: set[Place] = set()
+        self._pauses = Pauses()
         self._held: deque[Message] = deque()
         """Fetched of a partition that was paused then."""
         self._refused: Refused | None = None
         """What stands behind the records that `poll_many` has returned."""
         self._fetching: asyncio.Future[None] | None = None
         self._found: list[Message | _TakenAway] = []
+        self._moving: asyncio.Future[None] | None = None
+        """The last seek or rewind."""
         self._position: dict[Place, int] = {}
         self._began: dict[Place, int] = {}
         """The first record of each partition that librdkafka gave out since it came; used in the thread only."""
@@ -135,7 +146,12 @@ class ReadCommittedConsumer:
         except TidemarkError:
             await self._in_thread(kafka.close)
             raise
-        kafka.subscribe(self._topics, on_revoke=self._taken_away, on_lost=self._taken_away)
+        kafka.subscribe(
+            self._topics,
+            on_assign=self._given,
+            on_revoke=self._taken_away,
+            on_lost=self._taken_away,
+        )
         self._kafka = kafka
 
     async def close(self) -> None:
@@ -156,6 +172,8 @@ class ReadCommittedConsumer:
         if self._refused is not None:
             refused, self._refused = self._refused, None
             raise refused
+        if not await self._stands(timeout_s):
+            return None
         self._end_fetch()
         if not self._fetched or self._fetching is not None:
             await self._wait_for_records(timeout_s)
@@ -164,7 +182,7 @@ class ReadCommittedConsumer:
         while self._fetched:
             message = self._fetched[0]
             error = message.error()
-            if error is None and place_of(message) not in self._paused:
+            if error is None and place_of(message) not in self._pauses.wanted:
                 return self._handed_out(message)
             self._fetched.popleft()
             if error is None:
@@ -248,6 +266,17 @@ class ReadCommittedConsumer:
         self._position[topic, partition] = offset + 1
         return message
 
+    async def _stands(self, timeout_s: float) -> bool:
+        """Wait for a seek or a rewind under way, whose caller may have given it up; return whether it is over (INV-CP33).
+
+        1. A rewind is given up after a time-out, and asks on for what is committed. 2. Records are handed out, and committed. 3. It goes to
+        where the group was before.
+        """
+        moving = self._moving
+        if moving is not None and not moving.done():
+            await asyncio.wait([moving], timeout=timeout_s + _LATE_S)
+        return moving is None or moving.done()
+
     async def _wait_for_records(self, timeout_s: float) -> None:
         """Wait for the fetch under way, or begin one; a wait that is given up leaves it under way (INV-CP15)."""
         if self._fetching is None:
@@ -271,6 +300,8 @@ class ReadCommittedConsumer:
         """
         found: list[Message | _TakenAway] = []
         self._found = found
+        if self._pauses.is_due:
+            self._pauses.carry_out(kafka)
         message = kafka.poll(timeout_s)
         while message is not None:
             if message.error() is None:
@@ -288,6 +319,10 @@ class ReadCommittedConsumer:
             else:
                 self._fetched.append(each)
 
+    def _given(self, _kafka: Consumer, partitions: list[TopicPartition]) -> None:
+        """Note what comes (called within `poll` of `_fetch`): it is assigned when this returns."""
+        self._pauses.came((each.topic, each.partition) for each in partitions)
+
     def _taken_away(self, _kafka: Consumer, partitions: list[TopicPartition]) -> None:
         """Note it among the records (called within `poll` of `_fetch`, or `close`): the next owner reads them again."""
         gone = frozenset((each.topic, each.partition) for each in partitions)
@@ -296,14 +331,9 @@ class ReadCommittedConsumer:
         self._expected.forget(gone)
         self._found.append(_TakenAway(gone))
 
-    def _forget(self, places: Iterable[Place] | None) -> None:
-        """Drop what was fetched of these partitions, None: of all, and where they stand (INV-CP12)."""
+    def _forget(self, places: Iterable[Place]) -> None:
+        """Drop what was fetched of these partitions, and where they stand (INV-CP12)."""
         self._refused = None
-        if places is None:
-            self._position.clear()
-            self._fetched.clear()
-            self._held.clear()
-            return
         gone = set(places)
         for place in gone:
             self._position.pop(place, None)
@@ -367,7 +397,7 @@ class ReadCommittedConsumer:
         """
         kafka = self._joined()
 
-        def to_committed() -> None:
+        def to_committed(moved: set[Place]) -> None:
             assigned = kafka.assignment()
             if not assigned:
                 return  # partitions come with their committed position
@@ -375,13 +405,15 @@ class ReadCommittedConsumer:
                 if each.offset < 0:
                     each.offset = self._uncommitted_start(each)
                 if each.offset != OFFSET_STORED:
-                    self._sent_to(kafka, each)
+                    moved.add(self._sent_to(kafka, each))
 
-        await self._move(to_committed, None, "the committed position is not known")
+        await self._move(to_committed, "the committed position is not known")
 
-    def _sent_to(self, kafka: Consumer, target: TopicPartition) -> None:
+    def _sent_to(self, kafka: Consumer, target: TopicPartition) -> Place:
         kafka.seek(target)
-        self._expected.moved((target.topic, target.partition), target.offset)
+        place = (target.topic, target.partition)
+        self._expected.moved(place, target.offset)
+        return place
 
     def _uncommitted_start(self, place: TopicPartition) -> int:
         """Return where a partition begins of which the group has committed nothing; OFFSET_STORED: where it stands.
@@ -398,73 +430,80 @@ class ReadCommittedConsumer:
         kafka = self._joined()
         target = TopicPartition(position.topic, position.partition, position.offset)
 
-        def to_target() -> None:
-            self._sent_to(kafka, target)
-            self._began.pop((position.topic, position.partition), None)
+        def to_target(moved: set[Place]) -> None:
+            place = self._sent_to(kafka, target)
+            self._began.pop(place, None)
+            moved.add(place)
 
-        await self._move(
-            to_target,
-            [(position.topic, position.partition)],
-            f"no seek to {position}",
-        )
+        await self._move(to_target, f"no seek to {position}")
 
     async def seek_to_time(self, wall_ms: int) -> None:
         """Read on, in all assigned partitions, from the first record at or after a wall time in ms."""
         kafka = self._joined()
 
-        def to_time() -> None:
+        def to_time(moved: set[Place]) -> None:
             asked = [
                 TopicPartition(each.topic, each.partition, wall_ms) for each in kafka.assignment()
             ]
-            for each in kafka.offsets_for_times(asked, timeout=self._timeouts.committed_s):
-                self._sent_to(kafka, each)
-            self._began.clear()
+            found = kafka.offsets_for_times(asked, timeout=self._timeouts.committed_s)
+            for each in known_places(found):
+                place = self._sent_to(kafka, each)
+                self._began.pop(place, None)
+                moved.add(place)
 
-        await self._move(to_time, None, f"no seek to the time {wall_ms}")
+        await self._move(to_time, f"no seek to the time {wall_ms}")
 
     async def pause(self, places: Sequence[Place] | None = None) -> None:
-        """Hand out nothing more of these partitions, None: of all that are assigned, until `resume`."""
+        """Hand out nothing more of these partitions, None: of all that are assigned, until `resume`, also where they go and come back."""
         kafka = self._joined()
-        chosen = await self.assignment() if places is None else list(places)
-        self._paused.update(chosen)
+        chosen = frozenset(await self.assignment() if places is None else places)
+        self._pauses.wanted |= chosen
         try:
-            await self._in_thread(lambda: kafka.pause(_assigned(kafka, chosen)))
+            await self._in_thread(lambda: self._pauses.carry_out(kafka))
         except KafkaException as error:
             raise _not_moved("not paused", error) from error
 
     async def resume(self, places: Sequence[Place] | None = None) -> None:
         """Hand out records of these partitions, None: of all that were paused, again."""
         kafka = self._joined()
-        chosen = set(self._paused if places is None else places)
-        self._paused -= chosen
+        chosen = self._pauses.wanted if places is None else frozenset(places)
+        self._pauses.wanted -= chosen
         held, self._held = self._held, deque()
         self._held.extend(each for each in held if place_of(each) not in chosen)
         self._fetched.extendleft(reversed([each for each in held if place_of(each) in chosen]))
         try:
-            await self._in_thread(lambda: kafka.resume(_assigned(kafka, chosen)))
+            await self._in_thread(lambda: self._pauses.carry_out(kafka))
         except KafkaException as error:
             raise _not_moved("not resumed", error) from error
 
-    async def _move(
-        self, seek: Callable[[], None], places: Sequence[Place] | None, otherwise: str
-    ) -> None:
-        self._forget(places)
+    async def _move(self, seek: Callable[[set[Place]], None], otherwise: str) -> None:
+        """Run `seek` in the thread, which notes the places that it has moved, also where it raises after that (INV-CP33)."""
+        moved: set[Place] = set()
+
+        def forget() -> None:
+            if moved:
+                self._forget(moved)
+
+        self._moving = moving = self._submit(lambda: seek(moved), then=_nothing, always=forget)
         try:
-            await self._submit(seek, then=lambda _: self._forget(places))
+            await asyncio.shield(moving)  # it goes on where this is cancelled
         except KafkaException as error:
             raise _not_moved(otherwise, error) from error
 
     # -- the thread --------------------------------------------------------------------------------
 
     def _submit(
-        self, call: Callable[[], Result], then: Callable[[Result], None]
-    ) -> "asyncio.Future[None]":
-        """Run `call` in the thread, and `then` in the loop: in the order in which the thread ran the calls (INV-CP15)."""
+        self, call: Callable[[], Result], then: Callable[[Result], None], always: Callable[[], None] | None = None
+    ) -> "asyncio.Future[None]":  # fmt: skip
+        """Run `call` in the thread, then `always` in the loop, and `then` where it raised nothing: in the order in which the thread ran
+        the calls (INV-CP15)."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
 
         def end(done: "asyncio.Future[Result]") -> None:
             error = done.exception()
+            if always is not None:
+                always()
             if error is None:
                 then(done.result())
             if ended.done():
@@ -506,14 +545,12 @@ def _look_at(ended: "asyncio.Future[None]") -> None:
         ended.exception()
 
 
+def _nothing(_result: None) -> None:
+    """Nothing follows."""
+
+
 def _raw(data: Any) -> bytes | None:
     return data.encode() if isinstance(data, str) else data
-
-
-def _assigned(kafka: Consumer, places: Iterable[Place]) -> list[TopicPartition]:
-    """Return those of `places` that are assigned now: a rebalance may have taken others away."""
-    wanted = set(places)
-    return [each for each in kafka.assignment() if (each.topic, each.partition) in wanted]
 
 
 def _not_moved(otherwise: str, error: KafkaException) -> Refused | Unreachable:

@@ -23,7 +23,7 @@ Not here: asking (`verdicts`), what follows from it (`transactional_producer`).
 
 from typing import Final
 
-from idempotency.identity import RegionEpoch
+from idempotency.identity import ProducerPair, RegionEpoch
 from region_broker.client.verdicts import Standing
 
 _IDLE: Final = "empty"
@@ -44,6 +44,11 @@ class Succession:
     def is_known(self) -> bool:
         """Return whether the region has said which pair is this producer's."""
         return self._own is not None
+
+    @property
+    def pair(self) -> ProducerPair | None:
+        """Return this producer's pair, where the region has said it."""
+        return None if self._own is None else self._own.pair
 
     @property
     def has_asked(self) -> bool:

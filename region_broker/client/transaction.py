@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from region_broker.client.errors import REFUSALS, Refused, kafka_error, unmasked
 from region_broker.client.serializers import Serializer, serialized
-from region_broker.client.verdicts import Position
+from region_broker.client.verdicts import Position, WrittenBy
 
 _OVER = "this transaction is over: begin another one with producer.transaction()"
 
@@ -119,6 +119,8 @@ class Transaction:
     _open: bool = True
     attempt_count: int = 0
     _order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    written_by: WrittenBy = field(default_factory=WrittenBy)
+    """As whom its records are written: what a verdict on it is asked with."""
 
     async def send(
         self, topic: str, value: Any, *, key: Any = None,

@@ -9,8 +9,9 @@ INV-CP3  a fence by failover (rule T22: every transactional producer gets a new 
         and never answered by fencing that one; nor is one while no region tells whose the id is
 INV-CP22 whoever held a producer id looks whose it is before each request for another one, and such a request is short: while it
         waits for a region, another instance may be given the id
-The region epoch that a verdict is asked with is the one that the producer id was given out in: it was the same before
-and after InitProducerId, and is known or None, never assumed. A transaction that commits a consumer's position is not
+INV-CP32 a verdict is asked of who wrote the transaction, as it was known when that was begun: a new producer id, or a planned switch, which
+        nobody notices, changes nothing about it; nor does what an application asks by itself later
+The region epoch of a producer id was the same before and after InitProducerId, and is known or None, never assumed. A transaction that commits a consumer's position is not
 repeated here after a failover or a rebalance: what was read before it may have been cut off too, so the consumer goes
 back and reads again.
 
@@ -48,7 +49,7 @@ from region_broker.client.serializers import Serializer
 from region_broker.client.succession import Succession
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.transaction import Attempt, Transaction
-from region_broker.client.verdicts import Position, Standing, Verdict, VerdictClient
+from region_broker.client.verdicts import Position, Standing, Verdict, VerdictClient, WrittenBy
 from region_broker.client.waiting_calls import backoff_s, initialised, most_telling, until_answered
 from region_broker.security.login import NO_SECURITY, Security
 
@@ -116,6 +117,9 @@ class TransactionalProducer:
         self._region_epoch: RegionEpoch | None = None
         self._succession = Succession()
         self._began_s = _NOT_OPEN
+        self._last: Transaction | None = None
+        self._written_by: set[WrittenBy] = set()
+        """Who wrote this producer's transactions; two of them say that there were several."""
 
     async def __aenter__(self) -> Self:
         """Connect and fence earlier instances."""
@@ -142,7 +146,7 @@ class TransactionalProducer:
 
     @property
     def region_epoch(self) -> RegionEpoch | None:
-        """The region epoch that this producer's transactions are written under, where it is known."""
+        """The region epoch that this producer's id was given out under, where it is known; a planned switch leaves it as it is."""
         return self._region_epoch
 
     @asynccontextmanager
@@ -174,17 +178,39 @@ class TransactionalProducer:
             self._busy = False
 
     async def verdict(
-        self, positions: Sequence[Position], *, region_epoch: RegionEpoch | None = None
-    ) -> Verdict:
-        """Return the word on the transaction whose records were delivered to `positions`.
+        self, of: Transaction | Sequence[Position], *, region_epoch: RegionEpoch | None = None,
+        written_by: WrittenBy | None = None,
+    ) -> Verdict:  # fmt: skip
+        """Return the word on a transaction, or on that whose records were delivered to the positions `of`.
 
-        `region_epoch`: the one under which they were written, default this producer's. Raises
-        `Unreachable`, `Refused`.
+        A transaction knows who wrote it. Positions do not: `written_by` is what its `written_by` was, and `region_epoch` the one under
+        which the records themselves were written, if that is all that is known; without either the producer must know the
+        transaction as its last one, or have had one producer id only. Raises `Unreachable`, `Refused`.
         """
+        positions = of.positions if isinstance(of, Transaction) else of
         if not positions:
             raise Refused("no position is given: nothing of the transaction was delivered")
-        epoch = self._region_epoch if region_epoch is None else region_epoch
-        return await self._verdicts.ask(positions[0], epoch)
+        if region_epoch is not None and written_by is None:
+            return await self._verdicts.ask(positions[0], region_epoch)
+        known = of.written_by if isinstance(of, Transaction) else written_by
+        return await self._verdicts.ask_of(positions[0], known or self._who_wrote(positions[0]))
+
+    def _who_wrote(self, position: Position) -> WrittenBy:
+        """Return who wrote a record of this producer; raises `Refused` where that is not known.
+
+        That the last transaction has this very object says that it wrote it: an equal one may be of a transaction that was lost.
+        """
+        last = self._last
+        if last is not None and any(position is each for each in last.positions):
+            return last.written_by
+        if len(self._written_by) > 1:
+            raise Refused(
+                f"this producer has had several producer ids: give the transaction itself, or its `written_by`, beside {position}"
+            )
+        return next(iter(self._written_by), self._as_now())
+
+    def _as_now(self) -> WrittenBy:
+        return WrittenBy(self._region_epoch, self._succession.pair)
 
     async def wait_for_room(self, attempt: Attempt) -> None:
         """Let deliveries be told, which makes room in librdkafka's queue."""
@@ -208,6 +234,10 @@ class TransactionalProducer:
                 self._condemn(kafka_error(error))
             else:
                 transaction.begin_attempt(kafka)
+                transaction.written_by = self._as_now()
+                if len(self._written_by) < 2:
+                    self._written_by.add(transaction.written_by)
+                self._last = transaction
                 self._began_s = time.monotonic()
                 return
         assert self._last_error is not None
@@ -316,14 +346,14 @@ class TransactionalProducer:
 
     async def _was_committed(self, transaction: Transaction, failure: _Failure) -> bool:
         """Find out, and leave a new producer behind. Raises `Fenced`, `OutcomeUnknown`, `Unreachable`."""
-        epoch, error = self._region_epoch, failure.error
+        epoch, error = transaction.written_by.region_epoch, failure.error
         # An abortable error is librdkafka's word that nothing was committed; checked where that can be.
         believed = epoch is None and error.txn_requires_abort()
         perhaps = failure.commit_sent is _Sent.PERHAPS and not believed
         try:
             await self._rebuild()  # InitProducerId: when it answers, whatever was open is decided
         except Fenced as fenced:
-            verdict = await self._word(transaction.positions, epoch) if perhaps else Verdict.ABORTED
+            verdict = await self._word(transaction) if perhaps else Verdict.ABORTED
             if verdict is Verdict.COMMITTED:
                 return True  # the next transaction meets the fence
             fenced.maybe_written = verdict is Verdict.OPEN
@@ -334,21 +364,22 @@ class TransactionalProducer:
             raise
         if not perhaps:
             return False
-        verdict = await self._word(transaction.positions, epoch)
+        verdict = await self._word(transaction)
         if verdict is Verdict.OPEN:
             raise self._unknown(transaction, error, "no region could give the final word")
         return verdict is Verdict.COMMITTED
 
-    async def _word(self, positions: Sequence[Position], epoch: RegionEpoch | None) -> Verdict:
+    async def _word(self, transaction: Transaction) -> Verdict:
         """Return the final word on a transaction; OPEN where there is none within the time limit."""
-        if not positions or epoch is None:
+        positions, written_by = transaction.positions, transaction.written_by
+        if not positions or written_by.region_epoch is None:
             return Verdict.OPEN
         deadline_s = time.monotonic() + self._timeouts.recovery_s
         attempt_count = 0
         while True:
             attempt_count += 1
             try:
-                verdict = await self._verdicts.ask(positions[0], epoch)
+                verdict = await self._verdicts.ask_of(positions[0], written_by)
             except Unreachable:
                 verdict = Verdict.OPEN
             except Refused:
@@ -360,7 +391,7 @@ class TransactionalProducer:
     def _unknown(self, transaction: Transaction, error: KafkaError, why: str) -> OutcomeUnknown:
         positions = transaction.positions
         hint = (
-            f"Ask verdict() with {positions[0]} and region_epoch={self._region_epoch}."
+            f"Ask verdict() with the transaction, or with {positions[0]} and written_by={transaction.written_by}."
             if positions
             else "It has no records: the group's committed position tells, rewind() the consumer."
         )

@@ -3,9 +3,13 @@
 Only a primary region is believed, and among several the one with the greatest region epoch: an old one that was cut off
 may not know yet that another took over.
 
-The question is a record's position and the region epoch under which it was written; the primary region
-answers from its log and the lineage, at any time after. Asked over HTTP, at all addresses at once; addresses
-of regions that an answer names are asked from then on, too.
+INV-CP30 once a region epoch was seen to act, no region of an earlier one is believed any more: an old one that was cut off may be all
+         that answers
+INV-CP31 `lost` is believed of who wrote the record, not of the region epoch of its pair: a planned switch changes that one without its
+         producer's knowing. Where a region tells no more, it is not known
+
+The question is a record's position and who wrote it; the primary region answers from its log and the lineage, at any time after.
+Asked over HTTP, at all addresses at once; addresses of regions that an answer names are asked from then on, too.
 """
 
 import asyncio
@@ -24,7 +28,13 @@ from urllib.request import (
     build_opener,
 )
 
-from idempotency.identity import NO_PRODUCER_ID, ProducerEpoch, ProducerId, RegionEpoch
+from idempotency.identity import (
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    ProducerPair,
+    RegionEpoch,
+)
 from region_broker.client.errors import Refused, Unreachable
 from region_broker.security.login import NO_SECURITY, Security
 
@@ -48,6 +58,14 @@ class Position(NamedTuple):
     offset: int
 
 
+class WrittenBy(NamedTuple):
+    """Who wrote the records of a transaction: the `pair` of producer id and epoch, and the region epoch under which that was given out; None:
+    nobody told."""
+
+    region_epoch: RegionEpoch | None = None
+    pair: ProducerPair | None = None
+
+
 class Standing(NamedTuple):
     """What the primary region knows of a transactional id; `region_epoch`: under which its producer id was given
     out. `last_producer_epoch`: of the pair that its holder may still repeat (KIP-360), None if the region does not tell; its
@@ -59,6 +77,11 @@ class Standing(NamedTuple):
     region_epoch: RegionEpoch
     last_producer_epoch: ProducerEpoch | None = None
     previous_producer_id: ProducerId | None = None
+
+    @property
+    def pair(self) -> ProducerPair:
+        """Return whose records are its holder's."""
+        return self.producer_id, self.producer_epoch
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Self:
@@ -80,6 +103,21 @@ class _Acting(NamedTuple):
     region_epoch: RegionEpoch
 
 
+class _Answer(NamedTuple):
+    verdict: Verdict
+    by_producer: bool
+    """Whether the region looked at the pair: one of an older version does not."""
+
+
+def _query_of(written_by: WrittenBy) -> dict[str, int]:
+    query: dict[str, int] = {}
+    if written_by.region_epoch is not None:
+        query["region_epoch"] = written_by.region_epoch
+    if written_by.pair is not None:
+        query["producer_id"], query["producer_epoch"] = written_by.pair
+    return query
+
+
 class VerdictClient:
     """Asks the regions at `urls` (a list, or one string with commas)."""
 
@@ -94,6 +132,8 @@ class VerdictClient:
         self._timeout_s = timeout_s
         parts = urls.split(",") if isinstance(urls, str) else list(urls)
         self._urls = [part.strip().rstrip("/") for part in parts if part.strip()]
+        self._newest: RegionEpoch | None = None
+        """The greatest region epoch that was seen to act."""
 
     @property
     def can_ask(self) -> bool:
@@ -106,14 +146,41 @@ class VerdictClient:
         Raises `Unreachable` if no primary region answers, `Refused` where it has no answer (deleted by
         retention, never written).
         """
+        return (await self._answer(position, WrittenBy(region_epoch))).verdict
+
+    async def ask_of(self, position: Position, written_by: WrittenBy) -> Verdict:
+        """Return the verdict on the record at `position`, whichever region epoch it was written under (INV-CP31); raises as `ask`.
+
+        `lost` by the region epoch of the pair alone: 1. the pair is given out. 2. A planned switch. 3. The record is written. What the log
+        holds of that region epoch ends before it then, and none of it is lost. Anything else that is said by it is right: the
+        record there was written under that very one, and no later one began before it.
+        """
+        if written_by.region_epoch is None:
+            raise Refused(
+                f"no verdict on {position}: nobody told under which region epoch its producer was given its id, and what lies there"
+                " now may be another's. `tidemark region losses` lists what failovers cut off"
+            )
+        answer = await self._answer(position, written_by)
+        if answer.verdict is Verdict.LOST and not answer.by_producer:
+            why = (
+                "the region is of an older version: upgrade it"
+                if written_by.pair is not None
+                else "nobody told the producer's id and epoch: may it Describe its transactional id?"
+            )
+            raise Refused(
+                f"no verdict on {position}: what was written under region epoch {written_by.region_epoch} is lost, but a switch may"
+                f" have come before it was written. Only the producer's id and epoch tell, and {why}"
+            )
+        return answer.verdict
+
+    async def _answer(self, position: Position, written_by: WrittenBy) -> _Answer:
         acting = await self._acting()
-        known = {} if region_epoch is None else {"region_epoch": region_epoch}
-        path = f"/v1/verdict?{urlencode(position._asdict() | known)}"
+        path = f"/v1/verdict?{urlencode(position._asdict() | _query_of(written_by))}"
         try:
             answer = await asyncio.to_thread(
                 _get, acting.url, path, self._timeout_s, self._security
             )
-            return Verdict(answer["verdict"])
+            return _Answer(Verdict(answer["verdict"]), answer.get("by_producer") is True)
         except _Problem as problem:
             if problem.status in {400, 404}:
                 raise Refused(
@@ -169,7 +236,14 @@ class VerdictClient:
                 reasons.append(f"{url}: {stand.get('reason_not_acting') or 'it does not act'}")
         if not acting:
             raise Unreachable("no primary region answered: " + "; ".join(reasons))
-        return max(acting, key=lambda each: each.region_epoch)
+        newest = max(acting, key=lambda each: each.region_epoch)
+        if self._newest is not None and newest.region_epoch < self._newest:
+            raise Unreachable(
+                f"only {newest.url} says that it acts, under region epoch {newest.region_epoch}, and {self._newest} has acted since:"
+                " it was cut off"
+            )
+        self._newest = newest.region_epoch
+        return newest
 
     def _learn(self, stand: dict[str, Any]) -> None:
         for peer in stand.get("peers", ()):

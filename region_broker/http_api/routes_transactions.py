@@ -3,7 +3,7 @@
 All are answered by the primary region alone; any other says who acts (409, with `region` and `url`). An abort must be
 sent as application/json, so no web page can order one by a plain form.
 
-    GET  /v1/verdict?topic=orders&partition=3&offset=1200[&region_epoch=8]
+    GET  /v1/verdict?topic=orders&partition=3&offset=1200[&region_epoch=8][&producer_id=70&producer_epoch=2]
     GET  /v1/transactions[?transactional_id=payments-7]
     GET  /v1/transactions/open             by partition, with those that no transactional id knows
     POST /v1/transactions/abort            {"transactional_id": "payments-7"}, or
@@ -15,14 +15,20 @@ INV-HTR1  lists of transactions are judged and written in pieces, and others are
 Not here: where a verdict comes from (the service handed in).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
 import orjson
 from aiohttp import web
 
-from idempotency.identity import RegionEpoch, TopicPartition
+from idempotency.identity import (
+    ProducerEpoch,
+    ProducerId,
+    ProducerPair,
+    RegionEpoch,
+    TopicPartition,
+)
 from idempotency.ledger_records import TransactionRecord
 from idempotency.partition_state import OpenTxn
 from region_broker.http_api.doors import IDENTITY, SEES_TOPIC
@@ -81,9 +87,10 @@ class Verdicts(Protocol):
         ...
 
     async def verdict(
-        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None, *, asker: str = "",
+        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None, *,
+        pair: ProducerPair | None = None, asker: str = "",
     ) -> Given:  # fmt: skip
-        """Say what became of the record at `offset`, to `asker`; raises `refusal`."""
+        """Say what became of the record at `offset`, which `pair` wrote, to `asker`; raises `refusal`."""
         ...
 
 
@@ -189,10 +196,11 @@ def add_transaction_routes(
             topic, epoch = query["topic"], query.get("region_epoch")
             partition, offset = int(query["partition"]), int(query["offset"])
             region_epoch = None if epoch is None else RegionEpoch(int(epoch))
+            pair = _pair_of(query)
         except (KeyError, ValueError) as error:
             detail = (
-                "give topic, partition and offset, and region_epoch where it is known:"
-                f" {type(error).__name__} {error}"
+                "give topic, partition and offset, and where they are known region_epoch, and producer_id with"
+                f" producer_epoch: {type(error).__name__} {error}"
             )
             return problem(400, "bad-query", detail)
         try:
@@ -202,11 +210,13 @@ def add_transaction_routes(
                 partition,
                 offset,
                 region_epoch,
+                pair=pair,
                 asker="" if asker is None else asker.principal,
             )
         except verdicts.refusal as refused:
             return _refused(refused)
-        return answer({"verdict": given.verdict, "why": given.why})
+        by_producer = pair is not None  # a version that did not know of it says nothing
+        return answer({"verdict": given.verdict, "why": given.why, "by_producer": by_producer})
 
     async def listing(request: web.Request) -> web.Response:
         try:
@@ -222,6 +232,13 @@ def add_transaction_routes(
 
     app.router.add_get("/v1/verdict", verdict)
     app.router.add_get("/v1/transactions", listing)
+
+
+def _pair_of(query: Mapping[str, str]) -> ProducerPair | None:
+    """Return the pair that a question names, or None; raises KeyError, ValueError."""
+    if "producer_id" not in query and "producer_epoch" not in query:
+        return None
+    return ProducerId(int(query["producer_id"])), ProducerEpoch(int(query["producer_epoch"]))
 
 
 def _asked_for(transactions: Transactions, wanted: str | None) -> Iterable[TransactionRecord]:

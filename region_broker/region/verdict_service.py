@@ -9,9 +9,15 @@ INV-VS5  so many questions at most look through a log at once, one of each who a
          each of them, and nobody's questions keep all others' waiting. Who has waited is answered from the history he asked about, or refused
 INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
          and was trimmed or compacted since
+INV-VS6  where the question names the pair of producer id and epoch, whose the record at that offset is decides, whatever region epoch it
+         was written under: its own batch has the word, another's shows that a failover cut it off, and a marker is nobody's record
 
-The question is a record's position and, where known, the region epoch under which it was written: after a
-failover another record may lie at the same offset.
+The question is a record's position and, where known, who wrote it: after a failover another record may lie at the same offset. The
+region epoch says it to whoever knows under which one it was written. A producer does not, as a planned switch leaves its pair in force and
+is noticed by nobody (INV-TC14):
+1. It is given its pair under region epoch 8. 2. A switch: it writes under 16. 3. The answer to its commit is lost in a failover to 25,
+which has the commit. 4. The log from where 16 began holds nothing of 8, so by the region epoch of its pair that would be lost.
+Its pair says it: producer ids are given out once, and a failover fences every pair, so that none writes above the cut.
 The ledger is not asked: what it decided is in the markers (T6), and it is compacted.
 """
 
@@ -25,7 +31,7 @@ from weakref import WeakValueDictionary
 from geo_replicator.lineage import LogKey, in_force
 from idempotency import fencing
 from idempotency.fencing import region_epoch_of
-from idempotency.identity import RegionEpoch
+from idempotency.identity import ProducerPair, RegionEpoch
 from idempotency.record_batch import BatchHeader, Buffer, ControlType, iter_headers, read_marker
 from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
@@ -113,14 +119,18 @@ class VerdictService:
         )
 
     async def verdict(
-        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None, *, asker: str = "",
+        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None, *,
+        pair: ProducerPair | None = None, asker: str = "",
     ) -> GivenVerdict:  # fmt: skip
-        """Return the verdict on the record at `offset`; raises `VerdictRefused`. `asker`: the principal who asks."""
+        """Return the verdict on the record at `offset`; raises `VerdictRefused`. `asker`: the principal who asks.
+
+        `region_epoch`: under which it was written, or, beside the `pair` that wrote it (INV-VS6), under which that was given out.
+        """
         self.check_acting()
         if region_epoch is not None:
             self._check_epoch(region_epoch)
             lost = self._lost_by_lineage(topic, partition, offset, region_epoch)
-            if lost is not None:
+            if lost is not None and pair is None:
                 return lost
         found = self._partitions.get(topic, partition)
         if found is None:
@@ -130,6 +140,8 @@ class VerdictService:
         if not 0 <= offset < found.high_watermark:
             return self._beyond_the_end(found, offset, region_epoch)
         try:
+            if pair is not None:
+                return await self._of_pair(found, offset, region_epoch, pair, asker)
             return await self._of_record(found, offset, region_epoch, asker)
         except OffsetOutOfRange as error:
             raise VerdictRefused(
@@ -192,6 +204,31 @@ class VerdictService:
         if not header.is_transactional:
             return GivenVerdict("committed", "a plain record, durable")
         return await self._decided(partition, header, offset, asker)
+
+    async def _of_pair(
+        self, partition: Partition, offset: int, region_epoch: RegionEpoch | None, pair: ProducerPair, asker: str
+    ) -> GivenVerdict:  # fmt: skip
+        """Answer by whose the record is (INV-VS6).
+
+        A marker is none. 1. Behind the cut of a failover lie the marker of a transaction that was decided, and a record of the same pair's
+        next one. 2. The marker is written again, with that pair, and may come to lie where the record was.
+        """
+        header, _ = await self._batch_at(partition, offset)
+        is_record = header.is_transactional and not header.is_control
+        if is_record and (header.producer_id, header.producer_epoch) == pair:
+            return await self._decided(partition, header, offset, asker)
+        is_its_id = is_record and header.producer_id == pair[0]
+        if is_its_id or region_epoch in (None, self._region.region_epoch):
+            raise VerdictRefused(
+                404,
+                "never-written",
+                f"offset {offset} holds nothing of producer id {pair[0]} in epoch {pair[1]}, and no failover explains that",
+            )
+        return GivenVerdict(
+            "lost",
+            f"offset {offset} holds nothing of producer id {pair[0]}: a failover since region epoch {region_epoch} cut off what"
+            " it had there",
+        )
 
     async def _decided(
         self, partition: Partition, header: BatchHeader, offset: int, asker: str

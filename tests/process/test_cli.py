@@ -187,6 +187,9 @@ def check_transactions(dev: Dev, region_epoch: int) -> None:
     late = (*verdict, "100000", "--region-epoch", "8", "--url", dev.url)
     if region_epoch == 8:
         assert "no record was written" in run(*late, code=3)
+        anothers = ("--region-epoch", "8", "--producer-id", "5", "--producer-epoch", "0")
+        told = run(*verdict, offset, *anothers, "--url", dev.url, code=3)
+        assert "holds nothing of producer id 5" in told
     else:
         assert document(*late)["verdict"] == "lost"
 

@@ -49,14 +49,16 @@ def producer(
     )
 
 
-async def shown(cluster: LocalCluster, topic: str, count: int) -> None:
-    """Wait until us has reached a tidemark that holds `count` committed records of `topic`."""
+async def shown(
+    cluster: LocalCluster, topic: str, count: int, *, acting: str = "eu", mirror: str = "us"
+) -> None:
+    """Wait until `mirror` has reached a tidemark that holds `count` committed records of `topic`."""
 
     def there() -> bool:
-        return len(read_all(cluster.place("us").bootstrap, topic)) >= count
+        return len(read_all(cluster.place(mirror).bootstrap, topic)) >= count
 
-    await asyncio.to_thread(stage.wait_mirrored, cluster, "eu", "us", CALL_S)
-    await asyncio.to_thread(stage.wait_until, f"{count} records in us", CALL_S, there)
+    await asyncio.to_thread(stage.wait_mirrored, cluster, acting, mirror, CALL_S)
+    await asyncio.to_thread(stage.wait_until, f"{count} records in {mirror}", CALL_S, there)
 
 
 async def write(writer: TransactionalProducer, topic: str, value: str) -> None:
@@ -113,6 +115,45 @@ async def test_INV_CP2_region_dies_between_commit_and_its_answer(
             await write(writer, "t", "next")
         found = await asyncio.to_thread(read_all, cluster.place("us").bootstrap, "t")
     assert found == ["before-0", "once-0", "next-0", "before-1", "once-1", "next-1"]
+
+
+@pytest.mark.parametrize("reaches_mirror", [True, False])
+async def test_INV_CP32_a_region_dies_behind_a_planned_switch_between_commit_and_its_answer(
+    tmp_path: Path, reaches_mirror: bool
+) -> None:
+    """The producer's id is of a region epoch before the one that it writes under, and it has not noticed (INV-VS6)."""
+    async with proxied_regions(tmp_path, 2) as regions:
+        cluster = regions.cluster
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
+        async with producer(cluster, "p") as writer:
+            await write(writer, "t", "before")
+            given_under = writer.region_epoch
+            await asyncio.to_thread(switch, cluster, "us")
+            await write(writer, "t", "switched")
+            assert writer.region_epoch == given_under
+            await shown(cluster, "t", 4, acting="us", mirror="eu")
+            if not reaches_mirror:
+                for proxy in regions.peer.values():
+                    await proxy.stop()
+                await regions.kafka["eu"].stop()
+            regions.swallow(END_TXN)
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(write(writer, "t", "once"))
+                await regions.answer_swallowed()
+                if reaches_mirror:
+                    await shown(cluster, "t", 6, acting="us", mirror="eu")
+                assert not writing.done()
+                await asyncio.to_thread(cluster.kill, "us")
+                if not reaches_mirror:
+                    for name in ("eu", "us"):
+                        await regions.peer[name].start()
+                    await regions.kafka["eu"].start()
+                await asyncio.to_thread(fail_over, cluster, "eu")
+                regions.swallow()
+            await write(writer, "t", "next")
+        found = await asyncio.to_thread(read_all, cluster.place("eu").bootstrap, "t")
+    names = ("before", "switched", "once", "next")
+    assert found == [f"{name}-{part}" for part in (0, 1) for name in names]
 
 
 async def test_unknown_outcome_without_urls_is_said_and_not_guessed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 from confluent_kafka import OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
@@ -53,32 +53,65 @@ class PlayedMessage:
         self._value = value
 
 
+class Unknown(NamedTuple):
+    """What librdkafka returns of a partition that it could not ask for."""
+
+    topic: str
+    partition: int
+    error: KafkaError
+    offset: int = OFFSET_INVALID
+
+
 class PlayedConsumer:
     def __init__(self, *_arguments: Any, **_more: Any) -> None:
         self.ends, self.at = {0: 2, 1: 0}, {0: 0, 1: 0}
         self.committed_at = 0
+        self.answers = threading.Event()
+        self.answers.set()
+        self.error_of: dict[int, KafkaError] = {}
+        """By partition: what a question for a place meets."""
+        self.unmoved: set[int] = set()
         self.is_coordinator_gone = False
         self.news = threading.Condition()
         self.paused: set[int] = set()
         self.waiting = threading.Event()
         self.revoking: list[TopicPartition] = []
+        self.assigned = set(self.ends)
+        self.giving: list[TopicPartition] = []
+        self.told_to_resume: list[int] = []
         self.on_revoke: Callable[[Any, Any], None] = lambda _kafka, _partitions: None
+        self.on_assign: Callable[[Any, Any], None] = lambda _kafka, _partitions: None
 
     def list_topics(self, timeout: float) -> None:
         """Answer at once."""
 
-    def subscribe(self, _topics: Any, *, on_revoke: Any, on_lost: Any) -> None:
+    def subscribe(self, _topics: Any, *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         assert on_lost == on_revoke
-        self.on_revoke = on_revoke
+        self.on_assign, self.on_revoke = on_assign, on_revoke
 
     def close(self) -> None:
         """Nothing is open."""
 
     def assignment(self) -> list[TopicPartition]:
-        return [TopicPartition("orders", number) for number in self.ends]
+        return [TopicPartition("orders", n) for n in self.ends if n in self.assigned]
 
     def committed(self, assigned: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        return [TopicPartition(each.topic, each.partition, self.committed_at) for each in assigned]
+        assert self.answers.wait(20.0)
+        return self._answered(
+            [TopicPartition(each.topic, each.partition, self.committed_at) for each in assigned]
+        )
+
+    def _answered(self, found: list[TopicPartition]) -> list[TopicPartition]:
+        """Raise where each partition meets an error, as librdkafka does, or name the error of each."""
+        errors = [self.error_of.get(each.partition) for each in found]
+        if all(errors):
+            raise KafkaException(errors[0])
+        return [
+            each
+            if error is None
+            else cast("TopicPartition", Unknown(each.topic, each.partition, error))
+            for each, error in zip(found, errors, strict=True)
+        ]
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
         assert not asynchronous
@@ -90,6 +123,8 @@ class PlayedConsumer:
         return None
 
     def seek(self, to: TopicPartition) -> None:
+        if to.partition in self.unmoved:
+            raise KafkaException(KafkaError(KafkaError._STATE))
         self.at[to.partition] = self.ends[to.partition] if to.offset == OFFSET_END else to.offset
 
     def offsets_for_times(
@@ -99,12 +134,15 @@ class PlayedConsumer:
         for each in asked:
             first = -(-each.offset // 10)
             each.offset = first if first < self.ends[each.partition] else OFFSET_END
-        return asked
+        return self._answered(asked)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
+        assert {each.partition for each in partitions} <= self.assigned
         self.paused |= {each.partition for each in partitions}
 
     def resume(self, partitions: list[TopicPartition]) -> None:
+        assert {each.partition for each in partitions} <= self.assigned
+        self.told_to_resume += [each.partition for each in partitions]
         self.paused -= {each.partition for each in partitions}
 
     def poll(self, timeout_s: float) -> PlayedMessage | None:
@@ -112,6 +150,11 @@ class PlayedConsumer:
             if self.revoking:
                 gone, self.revoking = self.revoking, []
                 self.on_revoke(self, gone)
+                self.assigned -= {each.partition for each in gone}
+            if self.giving:
+                given, self.giving = self.giving, []
+                self.on_assign(self, given)
+                self.assigned |= {each.partition for each in given}
             if not self._ready() and timeout_s:
                 self.waiting.set()
                 self.news.wait(timeout_s)
@@ -121,7 +164,9 @@ class PlayedConsumer:
             return None
 
     def _ready(self) -> list[int]:
-        return [n for n in self.ends if self.at[n] < self.ends[n] and n not in self.paused]
+        return [
+            n for n in self.ends if n in self.assigned - self.paused and self.at[n] < self.ends[n]
+        ]
 
     def grow(self, partition: int, count: int) -> None:
         with self.news:
@@ -400,3 +445,111 @@ async def test_a_seek_to_a_time_goes_to_the_first_record_at_or_after_it_in_each_
         await consumer.seek_to_time(25)
         kafka.grow(1, 1)  # nothing was as young in partition 1: it goes on with what comes
         assert await told(consumer, 3) == [(0, 3), (0, 4), (1, 2)]
+
+
+MOVING = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
+
+
+@pytest.mark.parametrize("failing", [{0: MOVING, 1: MOVING}, {1: MOVING}])
+@pytest.mark.parametrize("by_time", [True, False])
+async def test_INV_CP33_a_seek_or_a_rewind_that_fails_passes_nothing_by(
+    monkeypatch: pytest.MonkeyPatch, failing: dict[int, KafkaError], *, by_time: bool
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(0, 3)
+        kafka.grow(1, 2)
+        assert await told(consumer, 1) == [(0, 0)]
+        assert kafka.at == {0: 5, 1: 2}, "all of it is fetched"
+        kafka.error_of = failing
+        with pytest.raises(Unreachable):
+            await (consumer.seek_to_time(0) if by_time else consumer.rewind())
+        assert [(each.partition, each.offset) for each in consumer.position()] == [(0, 1)]
+        rest = [(0, number) for number in range(1, 5)] + [(1, 0), (1, 1)]
+        assert await told(consumer, 6) == rest
+
+
+async def test_INV_CP33_what_a_rewind_has_moved_before_it_fails_is_read_again_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(1, 3)
+        assert await told(consumer, 3) == [(0, 0), (0, 1), (1, 0)]
+        kafka.unmoved = {1}
+        with pytest.raises(Refused, match="Is the partition assigned"):
+            await consumer.rewind()
+        assert [(each.partition, each.offset) for each in consumer.position()] == [(1, 1)]
+        assert sorted(await told(consumer, 4)) == [(0, 0), (0, 1), (1, 1), (1, 2)]
+
+
+async def test_INV_CP33_while_a_rewind_that_was_given_up_is_under_way_nothing_is_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LATE_S", 0.0)
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(0, 3)
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        kafka.answers.clear()
+        rewinding = asyncio.get_running_loop().create_task(consumer.rewind())
+        await asyncio.sleep(0)
+        rewinding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await rewinding
+        assert await consumer.poll(0.0) is None
+        kafka.answers.set()
+        assert await told(consumer, 5) == [(0, number) for number in range(5)]
+
+
+async def rebalanced(consumer: ReadCommittedConsumer, kafka: PlayedConsumer, *, gone: bool) -> None:
+    """Let the group take both partitions away, or give them; librdkafka keeps what it was told of pauses."""
+    both = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+    if gone:
+        kafka.revoking = both
+    else:
+        kafka.giving = both
+    assert await consumer.poll(0.0) is None
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+async def test_INV_CP34_a_partition_that_is_resumed_while_a_rebalance_is_under_way_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, *, by_name: bool
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        await consumer.pause([("orders", 0)])
+        await rebalanced(consumer, kafka, gone=True)
+        await consumer.resume([("orders", 0)] if by_name else None)
+        assert kafka.paused == {0}, "librdkafka cannot be told yet"
+        await rebalanced(consumer, kafka, gone=False)
+        kafka.grow(0, 2)
+        assert await told(consumer, 2) == [(0, 2), (0, 3)]
+        assert kafka.told_to_resume == [0], "what goes on is left alone"
+
+
+async def test_INV_CP34_a_partition_that_is_paused_while_a_rebalance_is_under_way_is_not_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_BATCH_COUNT", 10)
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        await rebalanced(consumer, kafka, gone=True)
+        await consumer.pause([("orders", 0)])
+        kafka.grow(0, 3_000)
+        await rebalanced(consumer, kafka, gone=False)
+        kafka.grow(1, 1)
+        assert await told(consumer, 1) == [(1, 0)]
+        assert kafka.at[0] <= 2 + 10, "at most what came with it"
+        await consumer.resume()
+        assert await told(consumer, 3_000) == [(0, number) for number in range(2, 3_002)]
+
+
+async def test_INV_CP34_a_pause_holds_where_librdkafka_has_forgotten_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        await consumer.pause([("orders", 0)])
+        await rebalanced(consumer, kafka, gone=True)
+        kafka.paused.clear()
+        await rebalanced(consumer, kafka, gone=False)
+        assert await consumer.poll(0.0) is None
+        assert kafka.paused == {0}

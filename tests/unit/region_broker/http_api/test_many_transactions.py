@@ -54,7 +54,7 @@ class Region:
     def check_acting(self) -> None:
         """It acts."""
 
-    async def verdict(self, *_asked: Any, asker: str = "") -> Any:
+    async def verdict(self, *_asked: Any, pair: object = None, asker: str = "") -> Any:
         raise AssertionError("not asked here")
 
     def listing(self) -> list[TransactionRecord]:

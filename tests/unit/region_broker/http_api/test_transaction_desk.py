@@ -38,7 +38,7 @@ class Acting:
         if not self.acting:
             raise VerdictRefused(409, "not-acting", "ask eu", region="eu", url="http://eu:1")
 
-    async def verdict(self, *_asked: Any, asker: str = "") -> Any:
+    async def verdict(self, *_asked: Any, pair: object = None, asker: str = "") -> Any:
         raise AssertionError("not asked here")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from aiohttp import ClientSession, web
 
@@ -14,6 +15,7 @@ from idempotency.identity import (
     LeaderEpoch,
     ProducerEpoch,
     ProducerId,
+    ProducerPair,
     RegionEpoch,
     SequenceNumber,
     TopicName,
@@ -45,6 +47,7 @@ from tests.fixtures.waiting import until
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean
 
 OLD, NEW = 8, 17  # region epochs: eu's first, us's after the failover
+SWITCHED = 16  # us's after a planned switch, where one comes before
 ORDERS = LogKey(TOPIC_ID, 0)
 NEW_LEADER_EPOCH = LeaderEpoch(NEW << 16 | 2)
 
@@ -135,14 +138,35 @@ class Bench:
             ),
         )  # fmt: skip
 
-    async def ask(self, offset: int, region_epoch: RegionEpoch | None = None) -> str:
-        return (await self.service.verdict("orders", 0, offset, region_epoch)).verdict
+    def switch(self) -> None:
+        """Go on under the next region epoch from where the log ends, with the pairs in force (INV-TC14)."""
+        base = self.log.partition.log_end_offset
+        self.log.partition.become_leader(LeaderEpoch(SWITCHED << 16 | 1))
+        self.standing.region_epoch = SWITCHED
+        entry = LineageEntry(
+            region_epoch=RegionEpoch(SWITCHED), acting_region="us", base_region_epoch=RegionEpoch(OLD),
+            base_number=9, positions={ORDERS.encode(): base},
+        )  # fmt: skip
+        self.standing.lineage = (entry,)
+
+    def fail_over_again(self, base: int) -> None:
+        """Cut what was written since the switch at `base`."""
+        since = self.standing.lineage
+        self.fail_over(base)
+        (entry,) = self.standing.lineage
+        last = msgspec.structs.replace(entry, base_region_epoch=RegionEpoch(SWITCHED))
+        self.standing.lineage = (*since, last)
+
+    async def ask(
+        self, offset: int, region_epoch: RegionEpoch | None = None, pair: ProducerPair | None = None
+    ) -> str:
+        return (await self.service.verdict("orders", 0, offset, region_epoch, pair=pair)).verdict
 
     async def refused(
-        self, offset: int, region_epoch: RegionEpoch | None = None
+        self, offset: int, region_epoch: RegionEpoch | None = None, pair: ProducerPair | None = None
     ) -> tuple[int, str]:
         with pytest.raises(VerdictRefused) as caught:
-            await self.service.verdict("orders", 0, offset, region_epoch)
+            await self.service.verdict("orders", 0, offset, region_epoch, pair=pair)
         return caught.value.status, caught.value.code
 
 
@@ -223,6 +247,90 @@ async def test_T29_lost_is_what_the_failover_cut_off() -> None:
     assert await bench.ask(rewritten, RegionEpoch(NEW)) == "committed"
     assert await bench.ask(beyond + 100, RegionEpoch(OLD)) == "lost"
     assert await bench.refused(kept, RegionEpoch(NEW)) == (404, "never-written")
+
+
+PAIR = (ProducerId(1), ProducerEpoch(0))
+GIVEN = RegionEpoch(OLD)
+"""Under which the pair was given out; it writes under later ones, too."""
+
+
+@pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
+async def test_INV_VS6_what_a_pair_wrote_after_a_planned_switch_is_not_lost_by_the_region_epoch_of_the_pair(
+    kind: ControlType,
+) -> None:
+    bench, word = Bench(), "committed" if kind is ControlType.COMMIT else "aborted"
+    before = bench.send()
+    bench.end(ControlType.COMMIT)
+    bench.switch()
+    after = bench.send(sequence=1)
+    assert await bench.ask(after, GIVEN, PAIR) == "open"
+    bench.end(kind)
+    for _ in range(2):
+        assert await bench.ask(before, GIVEN, PAIR) == "committed"
+        assert await bench.ask(after, GIVEN, PAIR) == word
+        assert await bench.ask(after, GIVEN) == "lost", (
+            "of what was written under that region epoch"
+        )
+        bench.fail_over_again(bench.log.partition.log_end_offset)
+
+
+@pytest.mark.parametrize("switched", [False, True])
+async def test_INV_VS6_what_a_failover_cut_off_of_a_pair_is_lost_whoever_is_there_now(
+    switched: bool,
+) -> None:
+    bench = Bench()
+    bench.send()
+    base = bench.end(ControlType.COMMIT) + 1
+    if switched:
+        bench.switch()
+    cut = [bench.send(sequence=number) for number in range(1, 4)]
+    bench.end(ControlType.COMMIT)
+    bench.fail_over_again(base) if switched else bench.fail_over(base)
+    assert [await bench.ask(offset, GIVEN, PAIR) for offset in cut] == ["lost"] * 3
+    bench.send(producer_id=5)
+    bench.end(ControlType.COMMIT, producer_id=5)
+    bench.log.partition.writer.append(batch())
+    bench.log.sync()
+    assert [await bench.ask(offset, GIVEN, PAIR) for offset in cut] == ["lost"] * 3
+    assert await bench.ask(cut[0], None) == "committed", "another's"
+
+
+async def test_INV_VS6_a_marker_that_was_written_again_is_no_record_of_its_pair() -> None:
+    """1. The pair's transaction is decided; its marker, and its next transaction's record, lie behind the cut. 2. The marker is
+    completed in the region that took over: it comes to lie where that record was."""
+    bench = Bench()
+    decided = bench.send()
+    bench.end(ControlType.ABORT, producer_id=9)
+    lost = bench.send(sequence=1)
+    bench.fail_over(lost)
+    assert bench.end(ControlType.COMMIT) == lost
+    assert await bench.ask(decided, GIVEN, PAIR) == "committed"
+    assert await bench.ask(lost, GIVEN, PAIR) == "lost"
+
+
+async def test_INV_VS6_nothing_is_guessed_of_a_pair_that_no_failover_touched() -> None:
+    bench = Bench()
+    first = bench.send()
+    bench.end(ControlType.COMMIT)
+    never = (404, "never-written")
+    assert await bench.refused(first, GIVEN, (ProducerId(5), ProducerEpoch(0))) == never
+    bench.fail_over(bench.log.partition.log_end_offset)
+    assert await bench.refused(first, GIVEN, (ProducerId(1), ProducerEpoch(7))) == never
+    assert await bench.refused(first, None, (ProducerId(5), ProducerEpoch(0))) == never
+    assert await bench.refused(first, RegionEpoch(25), PAIR) == (409, "behind")
+
+
+async def test_INV_VS6_a_place_that_was_trimmed_does_not_tell_whose_it_was() -> None:
+    bench = Bench(log=fixture({"segment.bytes": "4096", "retention.bytes": "4096"}))
+    bench.switch()
+    kept = bench.send()
+    for sequence in range(200):
+        bench.send(producer_id=2, sequence=sequence)
+        bench.end(ControlType.COMMIT, producer_id=2)
+    bench.end(ControlType.COMMIT)
+    bench.log.maintain(lambda _tp: None)
+    assert bench.log.partition.log_start_offset > kept
+    assert await bench.refused(kept, GIVEN, PAIR) == (404, "expired")
 
 
 # Holds INV-VS4.
@@ -430,8 +538,13 @@ async def test_verdict_route(served: tuple[Bench, ClientSession]) -> None:
     bench.send()
     bench.end(ControlType.COMMIT)
     status, body = await get(http, "/v1/verdict?topic=orders&partition=0&offset=0&region_epoch=8")
-    assert (status, body["verdict"]) == (200, "committed")
-    for query in ("topic=orders", "topic=orders&partition=x&offset=0", ""):
+    assert (status, body["verdict"], body["by_producer"]) == (200, "committed", False)
+    place = "topic=orders&partition=0&offset=0"
+    written_by = "region_epoch=8&producer_id=1&producer_epoch=0"
+    status, body = await get(http, f"/v1/verdict?{place}&{written_by}")
+    assert (status, body["verdict"], body["by_producer"]) == (200, "committed", True)
+    half = f"{place}&producer_id=1"
+    for query in ("topic=orders", "topic=orders&partition=x&offset=0", "", half):
         status, body = await get(http, f"/v1/verdict?{query}")
         assert (status, body["code"]) == (400, "bad-query")
     status, body = await get(http, "/v1/verdict?topic=none&partition=0&offset=0")

@@ -1,0 +1,224 @@
+"""Whose word a client takes on its transaction, and what it asks with (INV-CP30 to INV-CP32).
+
+Played: what regions answer over HTTP, and librdkafka's producer. That a region's own answer is right: `http_api/test_verdicts`.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
+from region_broker.client import (
+    OutcomeUnknown,
+    Position,
+    Refused,
+    Timeouts,
+    Transaction,
+    TransactionalProducer,
+    Unreachable,
+    Verdict,
+    VerdictClient,
+    WrittenBy,
+    transactional_producer,
+    verdicts,
+)
+from region_broker.client.verdicts import Standing
+from tests.unit.region_broker.client.test_sending import PlayedProducer
+
+GIVEN, SWITCHED, LATER = RegionEpoch(8), RegionEpoch(16), RegionEpoch(25)
+PAIR = (ProducerId(70), ProducerEpoch(2))
+AT = Position("orders", 0, 3)
+TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+class Answers:
+    """Regions by address: under which region epoch each acts, and the verdict that all of them give."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.acting: dict[str, int] = {"http://eu": GIVEN}
+        self.given: dict[str, Any] = {"verdict": "lost", "why": "", "by_producer": True}
+        self.asked: list[dict[str, str]] = []
+        monkeypatch.setattr(verdicts, "_get", self._get)
+
+    def _get(self, url: str, path: str, _timeout_s: float, _security: object) -> dict[str, Any]:
+        if url not in self.acting:
+            raise OSError("it is silent")
+        if path == "/v1/region":
+            return {"acting": True, "region_epoch": self.acting[url]}
+        query = parse_qs(urlsplit(path).query)
+        self.asked.append({name: value for name, (value,) in query.items()} | {"at": url})
+        return self.given
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    return Answers(monkeypatch)
+
+
+async def test_INV_CP30_a_region_that_was_cut_off_is_not_believed_where_it_is_all_that_answers(
+    answers: Answers,
+) -> None:
+    client = VerdictClient("http://eu,http://us")
+    assert await client.region_epoch() == GIVEN
+    answers.acting["http://us"] = LATER
+    assert await client.region_epoch() == LATER
+    del answers.acting["http://us"]
+    assert await client.region_epoch() is None
+    with pytest.raises(Unreachable, match="under region epoch 8, and 25 has acted since"):
+        await client.ask_of(AT, WrittenBy(GIVEN, PAIR))
+    assert not answers.asked
+    answers.acting["http://us"] = LATER
+    assert await client.ask_of(AT, WrittenBy(GIVEN, PAIR)) is Verdict.LOST
+    assert [each["at"] for each in answers.asked] == ["http://us"]
+
+
+async def test_INV_CP31_what_a_region_calls_lost_of_a_pair_is_believed(answers: Answers) -> None:
+    client = VerdictClient("http://eu")
+    assert await client.ask_of(AT, WrittenBy(GIVEN, PAIR)) is Verdict.LOST
+    (asked,) = answers.asked
+    assert (asked["region_epoch"], asked["producer_id"], asked["producer_epoch"]) == (
+        "8",
+        "70",
+        "2",
+    )
+    assert (asked["topic"], asked["partition"], asked["offset"]) == ("orders", "0", "3")
+
+
+@pytest.mark.parametrize(
+    ("written_by", "why"),
+    [
+        (WrittenBy(GIVEN, PAIR), "older version"),
+        (WrittenBy(GIVEN), "may it Describe its transactional id"),
+    ],
+)
+async def test_INV_CP31_what_is_lost_by_a_region_epoch_alone_is_not_known(
+    answers: Answers, written_by: WrittenBy, why: str
+) -> None:
+    client = VerdictClient("http://eu")
+    del answers.given["by_producer"]
+    with pytest.raises(Refused, match=why):
+        await client.ask_of(AT, written_by)
+    for word in (Verdict.COMMITTED, Verdict.ABORTED, Verdict.OPEN):
+        answers.given["verdict"] = word.value
+        assert await client.ask_of(AT, written_by) is word
+    answers.given["verdict"] = "lost"
+    assert await client.ask(AT, GIVEN) is Verdict.LOST, "who asks so says what it was written under"
+
+
+async def test_INV_CP31_of_a_writer_that_nobody_knows_nothing_is_told(answers: Answers) -> None:
+    with pytest.raises(Refused, match="nobody told under which region epoch"):
+        await VerdictClient("http://eu").ask_of(AT, WrittenBy())
+    assert not answers.asked
+
+
+class Regions:
+    """`VerdictClient` that gives each request for a producer id another pair, and notes what a verdict is asked with."""
+
+    can_ask = True
+
+    def __init__(self) -> None:
+        self.acting, self.given = GIVEN, Standing("empty", *PAIR, GIVEN)
+        self.word = Verdict.OPEN
+        self.asked: list[tuple[Position, WrittenBy]] = []
+
+    async def region_epoch(self) -> RegionEpoch:
+        return self.acting
+
+    async def standing(self, _transactional_id: str) -> Standing:
+        return self.given
+
+    async def ask_of(self, position: Position, written_by: WrittenBy) -> Verdict:
+        self.asked.append((position, written_by))
+        return self.word
+
+
+class FailingProducer(PlayedProducer):
+    """One whose commit does `on_commit`."""
+
+    on_commit: Callable[[], None] = staticmethod(lambda: None)
+
+    def commit_transaction(self, *_timeout: float) -> None:
+        self.on_commit()
+
+
+class Writer:
+    """A transactional producer, its regions, and librdkafka's producers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.regions, self.kafka = Regions(), FailingProducer()
+        monkeypatch.setattr(transactional_producer, "initialised", self._initialised)
+        self.producer = TransactionalProducer(
+            bootstrap="b", transactional_id="t", timeouts=Timeouts(recovery_s=0.000_001)
+        )
+        self.producer._verdicts = cast("VerdictClient", self.regions)
+
+    def _initialised(self, *_asked: object) -> FailingProducer:
+        acting = self.regions.acting
+        if acting != self.regions.given.region_epoch:
+            self.regions.given = Standing("empty", ProducerId(acting), ProducerEpoch(0), acting)
+        self.kafka.on_commit = lambda: None
+        return self.kafka
+
+    async def writes(self) -> Transaction:
+        async with self.producer.transaction() as txn:
+            await txn.send("orders", b"v")
+        return txn
+
+    async def loses_its_answer(self) -> tuple[Transaction, OutcomeUnknown]:
+        """Write a transaction whose commit meets the loss of its region: another one acts by the time anybody asks."""
+
+        def lost() -> None:
+            self.regions.acting = LATER
+            raise TIMED_OUT
+
+        self.kafka.on_commit = lost
+        with pytest.raises(OutcomeUnknown) as caught:
+            async with self.producer.transaction() as txn:
+                await txn.send("orders", b"v")
+        return txn, caught.value
+
+
+@pytest.fixture
+def writer(monkeypatch: pytest.MonkeyPatch) -> Writer:
+    return Writer(monkeypatch)
+
+
+async def test_INV_CP32_a_verdict_is_asked_of_who_wrote_it_and_not_of_who_writes_now(
+    writer: Writer,
+) -> None:
+    async with writer.producer:
+        await writer.writes()
+        writer.regions.acting = SWITCHED  # nobody notices
+        txn, unknown = await writer.loses_its_answer()
+        (position,) = txn.positions
+        of_it = (position, WrittenBy(GIVEN, PAIR))
+        assert set(writer.regions.asked) == {of_it}
+        assert str(of_it[1]) in str(unknown)
+        assert writer.producer.region_epoch == LATER
+        writer.regions.asked.clear()
+        writer.regions.word = Verdict.COMMITTED
+        for question in (txn, txn.positions):
+            assert await writer.producer.verdict(question) is Verdict.COMMITTED
+        assert writer.regions.asked == [of_it] * 2
+
+
+async def test_INV_CP32_of_an_earlier_transaction_its_positions_alone_are_not_asked(
+    writer: Writer,
+) -> None:
+    """What it wrote was lost, and the next one was written to the same place."""
+    async with writer.producer:
+        txn, _ = await writer.loses_its_answer()
+        writer.kafka.written.clear()
+        then = await writer.writes()
+        assert then.positions == txn.positions
+        writer.regions.asked.clear()
+        with pytest.raises(Refused, match="give the transaction itself"):
+            await writer.producer.verdict(txn.positions)
+        await writer.producer.verdict(txn)
+        await writer.producer.verdict(txn.positions, written_by=txn.written_by)
+        await writer.producer.verdict(then.positions)
+        by = [written_by.region_epoch for _, written_by in writer.regions.asked]
+        assert by == [GIVEN, GIVEN, LATER]
