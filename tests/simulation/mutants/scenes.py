@@ -225,7 +225,7 @@ SCENES: Final = {
         Scene("cut off", cut_off, tidemark_interval_ms=100),
         Scene("switches", switches),
         Scene("mirror restarts", mirror_restarts, cold_chance=0.2),
-        Scene("both restart", both_restart, job_s_max=0.05, seed=4),
+        Scene("both restart", both_restart, job_s_max=0.05, seed=8),
         Scene("older primary", older_primary),
         Scene("empty primary", empty_primary),
         Scene("behind", behind, regions=3, tidemark_interval_ms=100),
