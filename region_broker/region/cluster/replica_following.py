@@ -12,6 +12,10 @@ INV-RFN8 a copy's bytes stay for as long as its leader keeps them, as that one h
          leads next must have what mirrors still need (INV-RH1). A leader of a version that does not tell holds nothing back
          1. A mirror is cut off. 2. An order deletes what it lacks: the leader keeps the bytes. 3. A follower hears of the order, and deletes
          them. 4. It is elected. 5. The mirror comes back, and can never be completed.
+INV-RFN9 a follower whose disk has no room takes nothing, but follows the log starts of its leader, never back and never beyond its ends: retention
+         frees room here by nothing else
+         1. Three disks are full. 2. The leader's retention makes room there. 3. Both followers hear of it, and go on holding what was deleted.
+         4. Nobody is in sync with the leader, so HW stands still, and no start comes to lie beyond their ends.
 INV-RFN7 the core is told of the time, and readers are looked at, only while one of them waits for it: a group that copies what there is, and
          whose copies nobody reads, costs a node no wake-ups but those of its fetches
 How far logs are durable is told once for all logs of a group commit, in the turn after it. A cut is made in one step, as everywhere: it
@@ -468,7 +472,7 @@ class ReplicaFollowing:
         self.readers.heard(self._parts.line.clock.monotonic_ms(), acts=acts)
         full = self._parts.partitions.room.refusal
         if full is not None:
-            self._note_kept(parts)  # so that room may be made: it takes nothing
+            self._note_starts(parts)  # so that room may be made: it takes nothing
             raise CannotBe(full)
         self._answer = {part.key: (part, data) for part, data in parts}
         slices = []
@@ -491,6 +495,16 @@ class ReplicaFollowing:
         if line is self._line:
             for partition in self._note_kept(parts):
                 self.readers.named(partition)
+
+    def _note_starts(self, parts: list[tuple[ReplicaPart, memoryview]]) -> None:
+        """Delete what the leader has deleted of the logs that are copied from it (INV-RFN9).
+
+        Nothing is voided, and nothing is told: the session ends, and the next one counts on what it finds, as behind a restart.
+        """
+        starts = {part.key: min(part.log_start_offset, part.position) for part, _ in parts}
+        for partition in self._note_kept(parts):
+            start = min(starts[partition.key], partition.log_end_offset)
+            partition.retention.forget_below(start)
 
     def _note_kept(self, parts: list[tuple[ReplicaPart, memoryview]]) -> list[Partition]:
         """Note from where on the leader has the bytes of the logs that are copied from it; return those (INV-RFN8)."""
