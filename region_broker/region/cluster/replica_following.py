@@ -18,9 +18,8 @@ INV-RFN9 a follower whose disk has no room takes nothing, but follows the log st
          4. Nobody is in sync with the leader, so HW stands still, and no start comes to lie beyond their ends.
 INV-RFN7 the core is told of the time, and readers are looked at, only while one of them waits for it: a group that copies what there is, and
          whose copies nobody reads, costs a node no wake-ups but those of its fetches
-How far logs are durable is told once for all logs of a group commit, in the turn after it. A cut is made in one step, as everywhere: it
-waits for the disk, and is rare.
-Not here: what is done when (`replication.following`), the connection (`replica_line`), who leads.
+How far logs are durable is told once for all logs of a group commit, in the turn after it.
+Not here: what is done when (`replication.following`), the syncs of a cut (`answered_cuts`), the connection (`replica_line`), who leads.
 """
 
 import asyncio
@@ -36,6 +35,7 @@ from idempotency.record_batch import BatchError
 from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX
 from region_broker.log.failures import LogError, PartitionFailed
 from region_broker.partitions.partition import Partition
+from region_broker.region.cluster.answered_cuts import cut_one_by_one
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.cluster.replica_cuts import CutBelow, ReplicaCuts
 from region_broker.region.cluster.replica_line import CannotBe, ReplicaLine
@@ -322,7 +322,7 @@ class ReplicaFollowing:
                 case CutLog(_, to_offset):
                     _log.warning("%s is cut from %d to %d: the leader has another history from there on",
                                  partition.tp, partition.log_end_offset, to_offset)  # fmt: skip
-                    partition.truncate_to(to_offset)
+                    partition.truncate_to(to_offset, settles=False)  # INV-ANC1
                 case StartAt(_, offset):
                     _log.warning(
                         "%s starts again at %d, as the leader's does", partition.tp, offset
@@ -446,20 +446,27 @@ class ReplicaFollowing:
             logs = {key: local_log(partition) for key, partition in self._logs.items()}
             self._tell(Connected(line.session, logs))
 
-    async def prepare(self, found: Mapping[LogKey, LeaderLog | None]) -> None:
+    async def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
         """See `Driver`."""
-        for key, offset in self._core.cuts_by(found).items():
-            if key in self._logs:
-                await self._logs[key].trimming.prepare_cut(offset)
+        cuts = self._core.cuts_by(found)
+        self._compared(line, {key: found[key] for key in found if key not in cuts})
+        await cut_one_by_one(
+            [(self._logs[key], offset) for key, offset in cuts.items() if key in self._logs],
+            lambda partition: self._compared(line, {partition.key: found[partition.key]}),
+            self._stopped,
+        )
 
-    def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
-        """See `Driver`."""
+    def _compared(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
         if line is not self._line:
             return
         for key, answer in found.items():
             if answer is not None and key in self._logs:
                 self._logs[key].writer.leader_starts = answer.starts
         self._tell(EpochsChecked(line.session, found))
+
+    def _stopped(self, partition: Partition) -> None:
+        if self._logs.get(partition.key) is partition:
+            self._give_up(partition.key)
 
     def fetched(
         self, line: ReplicaLine, parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool,
