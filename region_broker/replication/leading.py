@@ -28,6 +28,9 @@ INV-RPL14 HW covers what older leader epochs left in a log as soon as as many ar
 INV-RPL13 one member, where the settings name it, may lose its session for `awaited_ms` and stay in the set, unless it is fenced: it counts
           meanwhile, so HW waits for it (INV-RPL1), as for one that is slow
 
+INV-RPL15 a step looks at the logs that its event names, and at none else, whoever is outside the in-sync set: one that is away for hours costs no
+          report, no group of syncs and no log that is made anything
+
 INV-RPL12 a follower one of whose logs has stopped, or did not open, leaves the set at once, and is not taken in while that is so: what
           it said of that log before counts for nothing
 
@@ -35,7 +38,7 @@ Why INV-RPL1 is enough. Who leads next is a member of the set that the metadata 
 committed, or what it proposed under that version, or less; so the next leader counted in each HW of this one, and has all below it on
 stable storage. A proposal whose outcome is not known counts until the metadata show a newer version: it may be carried out late.
 
-Work: a report, or a group of syncs, costs the logs that it names, each times the members. Sessions that begin, and changes of the
+Work: a report, or a group of syncs, costs the logs that it names, each times the members (INV-RPL15). Sessions that begin, and changes of the
 in-sync set, cost more: all logs, and those that are not committed to their ends.
 
 Sources: KIP-101, KIP-392, KIP-497, KIP-903, KIP-966; Kafka's `Partition.scala`, from which this differs in three points. The set is the
@@ -447,13 +450,9 @@ class LeadingCore:
             return
         members = self._in_sync.members
         wanted = {self._me}
-        for member, follower in self._followers.items():
-            if member not in members and any(member not in had for had in self._stopped.values()):
-                continue  # INV-RPL9
-            if member not in members and self._lacks_a_log(follower):
-                continue  # INV-RPL12
-            if self._may_stay(follower, now_ms) and (member in members or follower.has_enough):
-                wanted.add(member)
+        wanted.update(
+            each.member for each in self._followers.values() if self._is_wanted(each, now_ms)
+        )
         if wanted == members and self._doubtful <= wanted:
             return
         self._proposal_count += 1
@@ -463,8 +462,18 @@ class LeadingCore:
         self._effects.append(self._pending)
         self._count_anew(now_ms)
 
-    def _lacks_a_log(self, follower: FollowerProgress) -> bool:
-        return follower.lacks(self._logs) or follower.lacks(self._stopped)
+    def _is_wanted(self, follower: FollowerProgress, now_ms: int) -> bool:
+        """Return whether a follower may stay, or be taken in: asked in every step, so what is known at once is asked first (INV-RPL15)."""
+        member = follower.member
+        if not self._may_stay(follower, now_ms):
+            return False
+        if member in self._in_sync.members:
+            return True
+        if not follower.has_enough:
+            return False  # INV-RPL4
+        if any(member not in had for had in self._stopped.values()):
+            return False  # INV-RPL9
+        return not (follower.lacks(self._logs) or follower.lacks(self._stopped))  # INV-RPL12
 
     def _may_stay(self, follower: FollowerProgress, now_ms: int) -> bool:
         if follower.went_back or follower.member in self._fenced:

@@ -4,6 +4,9 @@ INV-RPP1  within a session what a follower has durably only grows, and what it s
           what it said of a log that has stopped there since
 INV-RPP2  a follower is caught up as of a moment once it has, in all logs, what was durable at the leader at that moment
 
+INV-RPP3  a step costs the logs that it names, and those of a mark that was reached: not those that the follower was behind in, or late with,
+          before
+
 The moment (Kafka's `lastCaughtUpTimeMs`, for a whole group): while nothing is missing it is now. Else there is a *mark*: the ends, at
 some moment, of the logs in which the follower was behind then. Once all of them are reached it was caught up as of that moment,
 and the next mark is set. Each entry of a mark is paid for by the report that reaches it.
@@ -13,7 +16,8 @@ A log start that the leader has and the follower has not is another thing that i
 Not here: what follows from it (`leading`).
 """
 
-from collections.abc import Collection, Mapping
+from collections import OrderedDict
+from collections.abc import Container, Mapping
 
 from idempotency.identity import LogKey, Member
 from region_broker.replication.events import LogOpened
@@ -73,8 +77,10 @@ class FollowerProgress:
         """Where its logs start, of this session; 0 for a log that is not in here."""
         self._tells_starts = True
         """False of a version that does not tell."""
-        self._late_starts: dict[LogKey, int] = {}
-        """The logs that start below the leader's log start there, and since when that is so, the oldest first."""
+        self._late_starts: OrderedDict[LogKey, int] = OrderedDict()
+        """The logs that start below the leader's log start there, and since when that is so, the oldest first.
+
+        It is asked for its first one in every step: a dict walks over all that was taken from its front."""
         self._lacking: frozenset[LogKey] = frozenset()
         """The logs that have stopped there, or did not open, as it said in this session."""
         self._former_ends: dict[LogKey, int] = {}
@@ -91,7 +97,9 @@ class FollowerProgress:
         self.is_lost = self.has_reported = False
         self._former_ends, self.durable_ends = self.durable_ends, {}
         self.log_starts, self._tells_starts, self._lacking = {}, True, frozenset()
-        self._late_starts = {key: now_ms for key, log in logs.items() if log.log_start_offset > 0}
+        self._late_starts = OrderedDict(
+            (key, now_ms) for key, log in logs.items() if log.log_start_offset > 0
+        )
         self._behind = {key for key, log in logs.items() if log.durable_end > 0}
         self._short = {key for key, log in logs.items() if log.joins_at > 0}
         self._set_mark(logs, now_ms)
@@ -146,15 +154,15 @@ class FollowerProgress:
             self.caught_up_ms = now_ms
             self._set_mark(logs, now_ms)
 
-    def lacks(self, keys: Collection[LogKey]) -> bool:
-        """Return whether one of these logs has stopped there."""
-        return not self._lacking.isdisjoint(keys)
+    def lacks(self, keys: Container[LogKey]) -> bool:
+        """Return whether one of these logs has stopped there: looks at those that have, which are few, not at `keys`, which may be all."""
+        return any(key in keys for key in self._lacking)
 
     def report_starts(self, log_starts: Mapping[LogKey, int] | None, logs: Logs) -> list[LogKey]:
         """Take in where logs start there; return those in which that has moved."""
         if log_starts is None:
             moved = list(self._late_starts) if self._tells_starts else []
-            self._tells_starts, self._late_starts = False, {}
+            self._tells_starts, self._late_starts = False, OrderedDict()
             return moved
         moved = []
         for key, start in log_starts.items():
@@ -176,6 +184,8 @@ class FollowerProgress:
             self._set_mark(logs, now_ms)
 
     def _set_mark(self, logs: Logs, now_ms: int) -> None:
+        # Walking through a set costs the most that it ever held: all logs, as a session begins. A copy has room for what is left.
+        self._behind = set(self._behind)
         self._mark = {key: logs[key].durable_end for key in self._behind}
         self._mark_ms = now_ms
 

@@ -12,11 +12,14 @@ INV-RFN8 a copy's bytes stay for as long as its leader keeps them, as that one h
          leads next must have what mirrors still need (INV-RH1). A leader of a version that does not tell holds nothing back
          1. A mirror is cut off. 2. An order deletes what it lacks: the leader keeps the bytes. 3. A follower hears of the order, and deletes
          them. 4. It is elected. 5. The mirror comes back, and can never be completed.
+INV-RFN9 a follower whose disk has no room takes nothing, but follows the log starts of its leader, never back and never beyond its ends: retention
+         frees room here by nothing else
+         1. Three disks are full. 2. The leader's retention makes room there. 3. Both followers hear of it, and go on holding what was deleted.
+         4. Nobody is in sync with the leader, so HW stands still, and no start comes to lie beyond their ends.
 INV-RFN7 the core is told of the time, and readers are looked at, only while one of them waits for it: a group that copies what there is, and
          whose copies nobody reads, costs a node no wake-ups but those of its fetches
-How far logs are durable is told once for all logs of a group commit, in the turn after it. A cut is made in one step, as everywhere: it
-waits for the disk, and is rare.
-Not here: what is done when (`replication.following`), the connection (`replica_line`), who leads.
+How far logs are durable is told once for all logs of a group commit, in the turn after it.
+Not here: what is done when (`replication.following`), the syncs of a cut (`answered_cuts`), the connection (`replica_line`), who leads.
 """
 
 import asyncio
@@ -32,6 +35,7 @@ from idempotency.record_batch import BatchError
 from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX
 from region_broker.log.failures import LogError, PartitionFailed
 from region_broker.partitions.partition import Partition
+from region_broker.region.cluster.answered_cuts import cut_one_by_one
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.cluster.replica_cuts import CutBelow, ReplicaCuts
 from region_broker.region.cluster.replica_line import CannotBe, ReplicaLine
@@ -318,7 +322,7 @@ class ReplicaFollowing:
                 case CutLog(_, to_offset):
                     _log.warning("%s is cut from %d to %d: the leader has another history from there on",
                                  partition.tp, partition.log_end_offset, to_offset)  # fmt: skip
-                    partition.truncate_to(to_offset)
+                    partition.truncate_to(to_offset, settles=False)  # INV-ANC1
                 case StartAt(_, offset):
                     _log.warning(
                         "%s starts again at %d, as the leader's does", partition.tp, offset
@@ -442,20 +446,27 @@ class ReplicaFollowing:
             logs = {key: local_log(partition) for key, partition in self._logs.items()}
             self._tell(Connected(line.session, logs))
 
-    async def prepare(self, found: Mapping[LogKey, LeaderLog | None]) -> None:
+    async def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
         """See `Driver`."""
-        for key, offset in self._core.cuts_by(found).items():
-            if key in self._logs:
-                await self._logs[key].trimming.prepare_cut(offset)
+        cuts = self._core.cuts_by(found)
+        self._compared(line, {key: found[key] for key in found if key not in cuts})
+        await cut_one_by_one(
+            [(self._logs[key], offset) for key, offset in cuts.items() if key in self._logs],
+            lambda partition: self._compared(line, {partition.key: found[partition.key]}),
+            self._stopped,
+        )
 
-    def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
-        """See `Driver`."""
+    def _compared(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
         if line is not self._line:
             return
         for key, answer in found.items():
             if answer is not None and key in self._logs:
                 self._logs[key].writer.leader_starts = answer.starts
         self._tell(EpochsChecked(line.session, found))
+
+    def _stopped(self, partition: Partition) -> None:
+        if self._logs.get(partition.key) is partition:
+            self._give_up(partition.key)
 
     def fetched(
         self, line: ReplicaLine, parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool,
@@ -468,7 +479,7 @@ class ReplicaFollowing:
         self.readers.heard(self._parts.line.clock.monotonic_ms(), acts=acts)
         full = self._parts.partitions.room.refusal
         if full is not None:
-            self._note_kept(parts)  # so that room may be made: it takes nothing
+            self._note_starts(parts)  # so that room may be made: it takes nothing
             raise CannotBe(full)
         self._answer = {part.key: (part, data) for part, data in parts}
         slices = []
@@ -491,6 +502,16 @@ class ReplicaFollowing:
         if line is self._line:
             for partition in self._note_kept(parts):
                 self.readers.named(partition)
+
+    def _note_starts(self, parts: list[tuple[ReplicaPart, memoryview]]) -> None:
+        """Delete what the leader has deleted of the logs that are copied from it (INV-RFN9).
+
+        Nothing is voided, and nothing is told: the session ends, and the next one counts on what it finds, as behind a restart.
+        """
+        starts = {part.key: min(part.log_start_offset, part.position) for part, _ in parts}
+        for partition in self._note_kept(parts):
+            start = min(starts[partition.key], partition.log_end_offset)
+            partition.retention.forget_below(start)
 
     def _note_kept(self, parts: list[tuple[ReplicaPart, memoryview]]) -> list[Partition]:
         """Note from where on the leader has the bytes of the logs that are copied from it; return those (INV-RFN8)."""

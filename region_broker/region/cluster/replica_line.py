@@ -48,18 +48,14 @@ BREAKS: Final = (PeerUnreachable, PeerRefused, TimeoutError, CannotBe)
 
 
 class Driver(Protocol):
-    """Who is told what comes; each in one step."""
+    """Who is told what comes; each in one step, but for `checked`."""
 
     def let_in(self, line: "ReplicaLine") -> None:
         """The leader lets this member follow."""
         ...
 
-    async def prepare(self, found: Mapping[LogKey, LeaderLog | None]) -> None:
-        """Read what logs need that will be cut by these answers (INV-TRM1)."""
-        ...
-
-    def checked(self, line: "ReplicaLine", found: Mapping[LogKey, LeaderLog | None]) -> None:
-        """A part of what was asked with `check` was answered."""
+    async def checked(self, line: "ReplicaLine", found: Mapping[LogKey, LeaderLog | None]) -> None:
+        """A part of what was asked with `check` was answered; what is to be cut by it is cut, log by log (INV-ANC1)."""
         ...
 
     def fetched(
@@ -162,9 +158,7 @@ class ReplicaLine:
             asked, answer = await self._checks.get()
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 checked, _ = await answer
-            found = _found(asked, checked)
-            await self._driver.prepare(found)
-            self._driver.checked(self, found)
+            await self._driver.checked(self, _found(asked, checked))
 
     async def _take_fetches(self) -> NoReturn:
         while True:

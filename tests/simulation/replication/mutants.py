@@ -160,8 +160,8 @@ MUTANTS: Final = (
     _mutant(
         "taken-in-while-a-log-has-stopped", "INV-RPL9", "INV-RPJ1",
         (
-            "leading:LeadingCore._propose",
-            "if member not in members and any(member not in had for had in self._stopped.values()):",
+            "leading:LeadingCore._is_wanted",
+            "if any(member not in had for had in self._stopped.values()):",
             "if False:",
         ),
         bent={"stop": 3, "delete": 0, "wind back": 0},
@@ -211,17 +211,17 @@ MUTANTS: Final = (
     _mutant(
         "nobody-is-taken-out", "INV-RPL8", "INV-RPJ8",
         (
-            "leading:LeadingCore._propose",
-            "if self._may_stay(follower, now_ms) and (member in members or follower.has_enough):",
-            "if member in members or (self._may_stay(follower, now_ms) and follower.has_enough):",
+            "leading:LeadingCore._is_wanted",
+            "if not self._may_stay(follower, now_ms):",
+            "if member not in self._in_sync.members and not self._may_stay(follower, now_ms):",
         ),
     ),
     _mutant(
         "nobody-is-taken-in", "R3", "INV-RPJ8",
         (
-            "leading:LeadingCore._propose",
-            "(member in members or follower.has_enough)",
-            "member in members",
+            "leading:LeadingCore._is_wanted",
+            "if not follower.has_enough:",
+            "if True:",
         ),
     ),
     _mutant(

@@ -1,5 +1,7 @@
 """What a leader commits, acknowledges and proposes, rule by rule: R1, R2, R3, R4, R6, C41."""
 
+from sys import getsizeof
+from typing import ClassVar
 from uuid import UUID
 
 import pytest
@@ -24,14 +26,17 @@ from region_broker.replication.events import (
     LeaderEvent,
     LogClosed,
     LogOpened,
+    LogsDurable,
     LogsStopped,
     LogStartMoved,
     MembersFenced,
     MinInSyncChanged,
     ProposalEnded,
+    Ticked,
 )
 from region_broker.replication.facts import InSync
 from region_broker.replication.leading import LeadingCore, LeadingSettings
+from region_broker.replication.progress import FollowerProgress, LeaderLogState
 from tests.fixtures.leading_groups import (
     AWAITED_MS,
     EPOCH,
@@ -920,3 +925,56 @@ def test_INV_RPL2_INV_RPL12_hw_does_not_go_down_with_a_log_that_stops() -> None:
     group.durable(x=5)
     assert group.core.high_watermark(X) == 3, "it counts until the metadata have it out"
     assert HighWatermark(X, 5) in group.changed(2, A)
+
+
+class _CountedId(UUID):
+    """A topic's id that counts how often a log of it is looked for."""
+
+    looks: ClassVar[int] = 0
+
+    def __hash__(self) -> int:
+        _CountedId.looks += 1
+        return super().__hash__()
+
+
+def looks_of_steps(log_count: int) -> list[int]:
+    """Return how often each step of a region looks for a log, while C, in which nothing has stopped, is away."""
+    first, *others = [LogKey(_CountedId(int=9), number) for number in range(log_count)]
+    group = Group(A, B, least_of_all=2)
+    for key in (first, *others):
+        group.step(LogOpened(key, 3, 3, 3, 1, log_start_offset=1, low_watermark=1))
+    for member, has in ((B, (first, *others)), (C, others)):
+        group.connect(member)
+        ends, starts = dict.fromkeys(has, 3), dict.fromkeys(has, 1)
+        group.step(FollowerReport(member, 1, EPOCH, ends, starts, frozenset()))
+    group.step(FollowerLost(C, 1))
+    events = (
+        LogsDurable({first: 4}),
+        FollowerReport(B, 1, EPOCH, {first: 4}),
+        LogOpened(LogKey(_CountedId(int=10), 0), 0, 0, 0, 1),
+        Ticked(),
+    )
+    looks = []
+    for event in events:
+        before = _CountedId.looks
+        assert not any(isinstance(effect, ProposeInSync) for effect in group.step(event))
+        looks.append(_CountedId.looks - before)
+    return looks
+
+
+def test_INV_RPL15_a_step_looks_at_the_logs_that_it_names_while_a_follower_is_away() -> None:
+    assert looks_of_steps(400) == looks_of_steps(40)
+
+
+def test_INV_RPP3_what_a_follower_was_behind_in_is_not_walked_through_again() -> None:
+    keys = [LogKey(UUID(int=9), number) for number in range(1_000)]
+    follower, logs = FollowerProgress(B, None), {key: opened(key, 1) for key in keys}
+    follower.begin(1, logs, 0)
+    follower.report(dict.fromkeys(keys, 1), logs, 0)
+    logs[X] = opened(X, 1)
+    follower.leader_moved([X], logs, 0)
+    assert getsizeof(follower._behind) == getsizeof({X})
+
+
+def opened(key: LogKey, end: int) -> LeaderLogState:
+    return LeaderLogState(LogOpened(key, end, end, 0, 1))

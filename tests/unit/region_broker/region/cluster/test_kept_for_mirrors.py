@@ -1,4 +1,4 @@
-"""What an order has deleted, and the leader keeps for mirrors, its followers keep, too (INV-RFN8, INV-RH1, T14)."""
+"""What an order has deleted, and the leader keeps for mirrors, its followers keep, too, and they delete what it does not keep (INV-RFN8, INV-RFN9, INV-RH1, T14)."""
 
 import msgspec
 import pytest
@@ -20,6 +20,13 @@ NEEDED = Hold(offset=10, ordered_offset=10)
 
 def maintain(node: ReplicaNode, hold: Hold | None = None) -> None:
     drained(node.table.upkeep.maintain(lambda _: hold))
+
+
+def fill(node: ReplicaNode) -> None:
+    """Leave less room on a node's disk than its watermark."""
+    node.table.room.free_bytes_min = 100
+    node.table.room.note(1_000, 50)
+    assert node.table.room.refusal is not None
 
 
 def kept(*nodes: ReplicaNode) -> list[int]:
@@ -136,7 +143,7 @@ def test_INV_RFN8_who_follows_no_more_keeps_what_it_has_until_it_leads() -> None
 def test_INV_RFN8_a_follower_without_room_hears_what_it_may_delete() -> None:
     async def life(region: ReplicaRegion) -> None:
         one, two, _ = await with_an_order(region)
-        two.table.room.note(1_000, 500)
+        fill(two)
         maintain(one)
         await one.produce(batch())
         await region.until(
@@ -160,5 +167,53 @@ def test_INV_RFN8_what_goes_below_a_start_is_told_to_who_copies_from_here() -> N
         maintain(two)
         assert told
         assert told[-1] == two.partition().kept_from > 0
+
+    live(life)
+
+
+def test_INV_RFN9_followers_without_room_delete_what_their_leader_deletes_and_are_in_sync_again() -> (
+    None
+):
+    """The start moves while their disks are full: of two such followers neither makes room otherwise, and HW stands still."""
+
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start(topic_configs=CONFIGS)
+        for _ in range(60):
+            await one.produce(batch(2, size_bytes=200))
+        for node in (two, three):
+            fill(node)
+        one.append(batch())
+        await region.until(lambda: region.in_sync() == {1}, "they take nothing")
+        assert await one.partition().retention.delete_records(ORDERED) == ORDERED
+        maintain(one)
+        for node in (two, three):
+            await region.until(
+                lambda node=node: node.partition().log_start_offset == ORDERED,  # type: ignore[misc]
+                "it hears of the start",
+            )
+            await node.table.noted_starts.keep()
+            maintain(node)
+        assert 0 < kept(one)[0] <= ORDERED
+        assert kept(two, three) == kept(one) * 2
+        for node in (two, three):
+            node.table.room.note(1_000, 200)
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "they have room, and copy on")
+        assert bytes_of(two.partition()) == bytes_of(three.partition()) == bytes_of(one.partition())
+
+    live(life)
+
+
+def test_INV_RFN9_T14_a_follower_without_room_voids_no_order() -> None:
+    """Only what is told by a session that goes on voids one."""
+
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await with_an_order(region)
+        fill(two)
+        two.partition().retention.forget_below(ORDERED + 4)
+        await one.produce(batch())
+        await region.until(
+            lambda: not two.following.is_connected, "it has heard an answer, and ended the session"
+        )
+        assert two.partition().log_start_offset == ORDERED + 4
 
     live(life)
