@@ -314,6 +314,39 @@ def test_INV_HFB3_whose_request_is_under_way_and_who_was_known_stay_where_a_stra
         runner.run(fill())
 
 
+async def test_INV_HFB3_an_order_whose_body_does_not_come_holds_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where no logins are asked for, everybody's orders are let in."""
+    monkeypatch.setattr(first_bytes, "CONNECTIONS_MAX", 2)
+    read = asyncio.Event()
+
+    @web.middleware
+    async def noted(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        read.set()
+        return await handler(request)
+
+    app = bounded(HttpLimits())
+    app.middlewares.insert(0, noted)
+    app.router.add_post("/ping", _pong)
+    app.router.add_get("/ping", _pong)
+    server = HttpServer(app)
+    _host, bound = await server.start("127.0.0.1", 0)
+    late = await _connected(bound, None)
+    late[1].write(b"POST /ping HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
+    await read.wait()
+    others = [await _connected(bound, None) for _ in range(2)]
+    for each in others:
+        _ask(each, "/ping")
+        assert await _text_of(each) == b"pong"
+    assert await late[0].read() == b""
+    for _, writer in (late, *others):
+        writer.close()
+    await server.stop()
+
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
