@@ -21,8 +21,8 @@ from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
 from region_broker.http_api.audited_orders import audited
-from region_broker.http_api.doors import Doors, guarded, shown, while_allowed
-from region_broker.http_api.first_bytes import Bounds, FirstBytesSite
+from region_broker.http_api.doors import IDENTITY, Doors, guarded, shown, while_allowed
+from region_broker.http_api.first_bytes import Bounds, FirstBytesSite, connection_of
 from region_broker.http_api.parse_log import parser_log
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import problem
@@ -97,6 +97,7 @@ def bounded(
             _no_packed_body,
             audited(audit),
             while_allowed,
+            _holding_its_place,  # the last, so who is not let in, or is slow to send, holds none
         ],
     )
     app.on_response_prepare.append(_say_no_version)
@@ -169,6 +170,19 @@ async def _no_packed_body(request: web.Request, handler: Handler) -> web.StreamR
         detail = f"a body in Content-Encoding {shown(coding)} is not read: send it as it is"
         return problem(415, "content-encoding-not-read", detail)
     return await handler(request)
+
+
+@web.middleware
+async def _holding_its_place(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let the connection give way to nobody meanwhile (INV-HFB3)."""
+    connection = connection_of(request.transport)
+    if connection is None:
+        return await handler(request)
+    connection.request_began(is_known=not request[IDENTITY].is_anonymous)
+    try:
+        return await handler(request)
+    finally:
+        connection.request_ended()
 
 
 class HttpServer:

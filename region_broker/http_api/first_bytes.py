@@ -4,7 +4,9 @@ INV-HFB1  bytes that begin no HTTP request close the connection at once, with th
           was given the wrong port would else wait for an answer until its own time-out
 INV-HFB2  a connection that says nothing is closed, too, after `silence_ms`
 INV-HFB3  `CONNECTIONS_MAX` are open at once, `OF_AN_ADDRESS_MAX` of one address: descriptors are left to the files of partitions, which
-          stop for good where they get none. At the bound the oldest that has said nothing gives way, else who comes is sent away
+          stop for good where they get none. At the bound the one gives way that has had no request under way for longest, whatever it has
+          said; those of this machine, and those that somebody was known on, last. Where all are served, who comes is sent away. A request
+          is under way once it is let in and read: who is refused, or takes his time to send or to read, holds no place by that
 INV-HFB4  of what is sent away a line is told in `TOLD_EACH_S`, which says how many it stands for: a flood fills no log
 INV-HFB5  who takes no answer for `write_timeout_ms`, nor lets the connection end, is cut off before twice that: neither aiohttp nor a
           transport that closes gives up, and what waits behind the answer would be held for as long
@@ -18,6 +20,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -26,6 +29,8 @@ from region_broker.limits import KIB, WRITE_TIMEOUT_MS
 from region_broker.ports.addresses import network_of
 from region_broker.ports.network import OnFailedHandshake, TlsContexts, unheard
 from region_broker.ports.system.tls_accept import TlsServer
+from region_broker.security.identity import acl_host
+from region_broker.security.login import is_this_machine
 
 CONNECTIONS_MAX: Final = 1_000
 OF_AN_ADDRESS_MAX: Final = 250
@@ -49,7 +54,8 @@ class OpenConnections:
     def __init__(self) -> None:
         """None is open."""
         self._of_address: Counter[str] = Counter()
-        self._silent: dict[FirstBytes, None] = {}  # in the order they came
+        # Which have no request under way, for longest first: of strangers, and of those that go last.
+        self._resting: tuple[dict[FirstBytes, None], dict[FirstBytes, None]] = ({}, {})
         self._count = 0
         self._told_s = -TOLD_EACH_S
         self._untold = 0
@@ -62,23 +68,31 @@ class OpenConnections:
             )
             return False
         if self._count >= CONNECTIONS_MAX:
-            oldest = next(iter(self._silent), None)
-            if oldest is None:
+            longest = next(chain.from_iterable(self._resting), None)
+            if longest is None:
                 self.tell(f"{CONNECTIONS_MAX} connections to the HTTP port are open already")
                 return False
-            oldest.give_way()
+            self.tell(
+                f"{CONNECTIONS_MAX} connections to the HTTP port are open: the idlest is closed"
+            )
+            longest.give_way()
         self._of_address[address] += 1
         self._count += 1
-        self._silent[connection] = None
+        self.rests(connection)
         return True
 
-    def has_spoken(self, connection: "FirstBytes") -> None:
+    def rests(self, connection: "FirstBytes") -> None:
+        """Let a connection give way, from now on behind all others of its kind."""
+        self._resting[connection.goes_last][connection] = None
+
+    def is_served(self, connection: "FirstBytes") -> None:
         """Let a connection give way no more."""
-        self._silent.pop(connection, None)
+        for resting in self._resting:
+            resting.pop(connection, None)
 
     def left(self, connection: "FirstBytes", address: str) -> None:
         """Note that one that was counted has ended."""
-        self._silent.pop(connection, None)
+        self.is_served(connection)
         self._count -= 1
         self._of_address[address] -= 1
         if not self._of_address[address]:
@@ -145,6 +159,8 @@ class FirstBytes(asyncio.Protocol):
         self._serve = serve
         self._bounds = bounds
         self._opened = opened
+        self.goes_last = False
+        """Whether strangers give way before (INV-HFB3)."""
         self._address: str | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = (
@@ -158,7 +174,8 @@ class FirstBytes(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to wait."""
         self._transport = cast("asyncio.Transport", transport)
-        address = _host_of(self._transport)
+        peer = _peer_of(self._transport)
+        address, self.goes_last = network_of(peer), is_this_machine(acl_host(peer))
         if not self._opened.enter(self, address):
             self._transport.abort()
             return
@@ -171,6 +188,17 @@ class FirstBytes(asyncio.Protocol):
         self._leave()
         self._transport.abort()
 
+    def request_began(self, *, is_known: bool) -> None:
+        """Hold the place while a request that was let in is under way; `is_known`: it was said who asks."""
+        if self._address is not None:
+            self._opened.is_served(self)
+            self.goes_last = self.goes_last or is_known
+
+    def request_ended(self) -> None:
+        """Hold the place no more."""
+        if self._address is not None:
+            self._opened.rests(self)
+
     def data_received(self, data: bytes) -> None:
         """Judge the first bytes: each HTTP method begins with a letter, a Kafka frame with a length."""
         if self._http is not None:
@@ -179,7 +207,6 @@ class FirstBytes(asyncio.Protocol):
         if self._address is None or self._transport is None:
             return  # it was sent away, or has gone
         self._look_in(self._bounds.write_timeout_ms, self._look_for_progress)
-        self._opened.has_spoken(self)
         if not data[:1].isalpha():
             self._opened.tell(
                 f"bytes from {self._address} on the HTTP port are no HTTP: a Kafka client that was given the wrong port?"
@@ -269,9 +296,15 @@ def _free_unanswered(http: asyncio.Protocol) -> None:
             error.__traceback__ = None
 
 
-def _host_of(transport: asyncio.Transport) -> str:
+def _peer_of(transport: asyncio.Transport) -> str:
     peer: Any = transport.get_extra_info("peername")
-    return network_of(str(peer[0])) if isinstance(peer, tuple) else ""
+    return str(peer[0]) if isinstance(peer, tuple) else ""
+
+
+def connection_of(transport: asyncio.Transport | None) -> FirstBytes | None:
+    """Return what a request came over; None where it has ended, or is no connection to such a port."""
+    protocol = None if transport is None else transport.get_protocol()
+    return protocol if isinstance(protocol, FirstBytes) else None
 
 
 class FirstBytesSite(web.BaseSite):

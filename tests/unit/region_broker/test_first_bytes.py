@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import socket
 import ssl
 import struct
@@ -16,6 +17,8 @@ from aiohttp import ClientError, ClientSession, web
 
 from region_broker.http_api import first_bytes
 from region_broker.http_api.app import HttpLimits, HttpServer, bounded
+from region_broker.http_api.doors import IDENTITY
+from region_broker.security.identity import Identity
 from region_broker.security.tls import ServerTls
 from tests.fixtures.certificates import node_certificate, put
 from tests.fixtures.waiting import until
@@ -163,33 +166,205 @@ class Met(asyncio.Transport):
         self.ended = True
 
 
-async def test_INV_HFB3_a_place_is_given_back_once_and_who_has_asked_keeps_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(first_bytes, "CONNECTIONS_MAX", 2)
-    opened, served = first_bytes.OpenConnections(), list[asyncio.Protocol]()
+Came = Callable[[str], tuple[first_bytes.FirstBytes, Met]]
 
-    def serve() -> asyncio.Protocol:
-        served.append(asyncio.Protocol())
-        return served[-1]
+
+def coming() -> Came:
+    """Return what connects a host to a port whose connections are served by bare protocols."""
+    opened = first_bytes.OpenConnections()
 
     def came(host: str) -> tuple[first_bytes.FirstBytes, Met]:
-        connection, transport = first_bytes.FirstBytes(serve, BOUNDS, opened), Met(host)
+        connection, transport = (
+            first_bytes.FirstBytes(Deaf, BOUNDS, opened),
+            Met(host),
+        )
         connection.connection_made(transport)
         return connection, transport
 
+    return came
+
+
+class Deaf(asyncio.Protocol):
+    """Serves nobody."""
+
+    def data_received(self, data: bytes) -> None:
+        """Let it be."""
+
+
+async def test_INV_HFB3_a_place_is_given_back_once_and_who_is_served_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_bytes, "CONNECTIONS_MAX", 2)
+    came = coming()
     asks, asking = came("10.0.0.1")
-    with suppress(AttributeError):  # what serves here is a bare protocol
-        asks.data_received(b"GET / HTTP/1.1")
+    asks.data_received(b"GET / HTTP/1.1")
+    asks.request_began(is_known=False)
     silent, silence = came("10.0.0.2")
     late, lateness = came("10.0.0.3")
     assert [each.ended for each in (asking, silence, lateness)] == [False, True, False]
     silent.connection_lost(None)
-    with suppress(AttributeError):
-        late.data_received(b"GET / HTTP/1.1")
+    late.request_began(is_known=False)
     _, fourth = came("10.0.0.4")
-    assert fourth.ended, "both places are taken by who has asked"
-    assert len(served) == 2
+    assert fourth.ended, "both places are taken by requests under way"
+    asks.request_ended()
+    _, fifth = came("10.0.0.5")
+    assert [each.ended for each in (asking, lateness, fifth)] == [True, False, False]
+    asks.request_began(is_known=False)  # it had come with the one before
+    asks.request_ended()
+    _, sixth = came("10.0.0.6")
+    assert [each.ended for each in (fifth, sixth)] == [True, False]
+
+
+async def test_INV_HFB3_who_has_said_a_letter_or_asked_long_ago_gives_way() -> None:
+    """1,000 connections from four addresses that had said one letter, or asked now and then whether the node lives, held the port for good."""
+    came = coming()
+    flood = list[tuple[first_bytes.FirstBytes, Met]]()
+    for number in range(first_bytes.CONNECTIONS_MAX):
+        each = came(f"10.0.{number // first_bytes.OF_AN_ADDRESS_MAX}.1")
+        each[0].data_received(b"G")
+        flood.append(each)
+    flood[0][0].request_began(is_known=False)
+    flood[0][0].request_ended()
+    probes = [came(f"10.9.0.{number}")[1] for number in range(3)]
+    assert not any(probe.ended for probe in probes)
+    assert [number for number, (_, met) in enumerate(flood) if met.ended] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+async def test_INV_HFB3_this_machine_and_who_was_known_give_way_last(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_bytes, "CONNECTIONS_MAX", 4)
+    came = coming()
+    (_, here), (known, knows) = came(host), came("10.0.0.1")
+    known.request_began(is_known=True)
+    known.request_ended()
+    known.request_began(is_known=False)  # as to `/livez`, without credentials
+    known.request_ended()
+    strangers = [came(f"10.0.0.{number}")[1] for number in range(2, 12)]
+    assert [each.ended for each in strangers] == [True] * 8 + [False] * 2
+    assert [here.ended, knows.ended] == [False, False]
+    for number in range(12, 15):
+        known, _ = came(f"10.0.0.{number}")
+        known.request_began(is_known=True)
+        known.request_ended()
+    all_were_known = [here.ended, knows.ended]
+    assert all_were_known == [True, False], "the one without a request for longest"
+
+
+@web.middleware
+async def _as_ada(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Know who says so, as the door does by credentials."""
+    if "Ada" in request.headers:
+        request[IDENTITY] = Identity("User:ada", "10.0.0.1", "TLS")
+    return await handler(request)
+
+
+@pytest.mark.parametrize("secured", [False, True], ids=["clear", "tls"])
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_INV_HFB3_whose_request_is_under_way_and_who_was_known_stay_where_a_stranger_gives_way(
+    tmp_path: Path,
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    secured: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_bytes, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(first_bytes, "is_this_machine", lambda _host: False)
+    files = put(tmp_path, node_certificate())
+    context = ssl.create_default_context(cafile=files.ca) if secured else None
+
+    async def fill() -> None:
+        began, opened = asyncio.Event(), asyncio.Event()
+
+        async def wait(_request: web.Request) -> web.Response:
+            began.set()
+            await opened.wait()
+            return web.Response(text="waited")
+
+        app = bounded(HttpLimits())
+        app.middlewares.insert(len(app.middlewares) - 1, _as_ada)
+        app.router.add_get("/wait", wait)
+        app.router.add_get("/ping", _pong)
+        server = HttpServer(app, HttpLimits(), tls=ServerTls(files) if secured else None)
+        _host, bound = await server.start("127.0.0.1", 0)
+        met = [await _connected(bound, context) for _ in range(3)]
+        waits, known, stranger = met
+        try:
+            _ask(waits, "/wait")
+            await began.wait()
+            for asks, more in ((known, "Ada: 1\r\n"), (stranger, "")):
+                _ask(asks, "/ping", more)
+                assert await _text_of(asks) == b"pong"
+            met.append(await _connected(bound, context))
+            _ask(met[-1], "/ping")
+            assert await _text_of(met[-1]) == b"pong"
+            assert await stranger[0].read() == b"", "it had no request for a shorter time than Ada"
+            _ask(known, "/ping")
+            assert await _text_of(known) == b"pong"
+            opened.set()
+            assert await _text_of(waits) == b"waited"
+        finally:
+            for _, writer in met:
+                writer.transport.abort()
+            await server.stop()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(fill())
+
+
+async def test_INV_HFB3_an_order_whose_body_does_not_come_holds_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where no logins are asked for, everybody's orders are let in."""
+    monkeypatch.setattr(first_bytes, "CONNECTIONS_MAX", 2)
+    read = asyncio.Event()
+
+    @web.middleware
+    async def noted(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        read.set()
+        return await handler(request)
+
+    app = bounded(HttpLimits())
+    app.middlewares.insert(0, noted)
+    app.router.add_post("/ping", _pong)
+    app.router.add_get("/ping", _pong)
+    server = HttpServer(app)
+    _host, bound = await server.start("127.0.0.1", 0)
+    late = await _connected(bound, None)
+    late[1].write(b"POST /ping HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
+    await read.wait()
+    others = [await _connected(bound, None) for _ in range(2)]
+    for each in others:
+        _ask(each, "/ping")
+        assert await _text_of(each) == b"pong"
+    assert await late[0].read() == b""
+    for _, writer in (late, *others):
+        writer.close()
+    await server.stop()
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _connected(port: int, context: ssl.SSLContext | None) -> Streams:
+    name = None if context is None else "localhost"
+    return await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
+
+
+def _ask(streams: Streams, path: str, headers: str = "") -> None:
+    streams[1].write(f"GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode())
+
+
+async def _text_of(streams: Streams) -> bytes:
+    """Read one answer, and return its text."""
+    head = await streams[0].readuntil(b"\r\n\r\n")
+    length = re.search(rb"Content-Length: (\d+)", head)
+    assert length is not None
+    return await streams[0].readexactly(int(length[1]))
 
 
 async def test_INV_HFB3_who_was_sent_away_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,11 +397,15 @@ async def test_INV_HFB3_so_many_of_an_address_and_not_one_more() -> None:
     assert opened.enter(each[0], "10.0.0.1")
 
 
-def test_INV_PAD1_one_host_of_ipv6_counts_as_one_at_the_http_port() -> None:
-    hosts = [first_bytes._host_of(Met(f"2001:db8::{number}")) for number in range(1, 5)]
-    assert len(set(hosts)) == 1
-    assert first_bytes._host_of(Met("2001:db8:0:1::1")) not in hosts
-    assert first_bytes._host_of(Met("::ffff:10.0.0.1")) == "10.0.0.1"
+async def test_INV_PAD1_one_host_of_ipv6_counts_as_one_at_the_http_port() -> None:
+    came = coming()
+    for number in range(first_bytes.OF_AN_ADDRESS_MAX):
+        assert not came(f"2001:db8::{number + 1:x}")[1].ended
+    assert came("2001:db8::ffff:1")[1].ended
+    assert not came("2001:db8:0:1::1")[1].ended
+    for number in range(first_bytes.OF_AN_ADDRESS_MAX):
+        assert not came("::ffff:10.0.0.1" if number else "10.0.0.1")[1].ended
+    assert came("::ffff:10.0.0.1")[1].ended
 
 
 async def test_INV_HFB4_a_flood_of_what_is_no_http_fills_no_log(

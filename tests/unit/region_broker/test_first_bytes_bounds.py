@@ -80,8 +80,8 @@ async def status_or_none(url: str, context: ssl.SSLContext | None) -> int | None
 def test_INV_HFB5_who_takes_no_answer_holds_no_place_for_good(
     tmp_path: Path, new_loop: LoopFactory, secured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All places were taken by four addresses that asked and read nothing; INV-HFB3 lets none give way that has spoken."""
-    monkeypatch.setattr(first_bytes, "CONNECTIONS_MAX", 3)
+    """Of an address at its bound none gives way (INV-HFB3): its places were taken for good by who asked and read nothing."""
+    monkeypatch.setattr(first_bytes, "OF_AN_ADDRESS_MAX", 3)
     files = put(tmp_path, node_certificate())
     context = ssl.create_default_context(cafile=files.ca) if secured else None
     scheme = "https" if secured else "http"

@@ -52,7 +52,7 @@ async def _raise(_request: web.Request) -> web.Response:
 @asynccontextmanager
 async def serving(trail: ToldTrail) -> AsyncIterator[tuple[ClientSession, str]]:
     app = bounded(DEFAULT_LIMITS, audit=trail)
-    app.middlewares.insert(-2, _as_admin)  # before the one that records
+    app.middlewares.insert(-3, _as_admin)  # before the one that records
     app.router.add_post("/v1/region/switch", _switch)
     app.router.add_post("/v1/cluster/drain", _refuse)
     app.router.add_post("/v1/cluster/elect", _fail)
