@@ -29,6 +29,7 @@ from region_broker.client.errors import (
     TidemarkError,
     Unreachable,
     kafka_error,
+    unmasked,
 )
 from region_broker.client.serializers import Serializer, serialized
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
@@ -193,7 +194,10 @@ class Producer:
         served all there is. Where it is said already, `offer` tries again behind its `clear`, and finds the room.
         """
         assert self._loop is not None
-        result = wait(_POLL_S)
+        try:
+            result = unmasked(lambda: wait(_POLL_S))
+        except KafkaException:
+            result = 1  # fatal: each record is told by its own report, which are served on
         if not self._room.is_set():
             self._loop.call_soon_threadsafe(self._room.set)
         return result

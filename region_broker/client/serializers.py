@@ -66,6 +66,7 @@ def deserialized(
     except Exception as error:  # the application's own code: each kind of data has its own errors
         raise Unreadable(
             f"the {what} of {position.topic}-{position.partition} at offset {position.offset} cannot be deserialized:"
-            f" {error}. Leave the record out with the consumer's `skip(error.position)`, or read it without a deserializer.",
+            f" {error}. Where the deserializer had trouble of its own, as without its registry, read again; else leave the record out with the"
+            " consumer's `skip(error.position)`, or read it without a deserializer.",
             position=position,
         ) from error

@@ -570,7 +570,8 @@ class Node:
             },
             self.metrics.registry,
             doors=self.doors,
-            warning=self._warning,
+            # Who steers by readiness would take out every node, for topics under one key.
+            warning=lambda: self._ports.speaks.warning(keys=storage.partitions.sealing.problem),
             audit=storage.metadata.audit,
         )
         trail = storage.metadata.audit
@@ -678,11 +679,6 @@ class Node:
     def _start_check(self) -> str | None:
         """Say why this region stands aside; who does not speak for it has not asked the others (T36)."""
         return None if self._why_silent_text() else self.failover.outlook.lives.aside() or None
-
-    def _warning(self) -> str:
-        """Return what `/readyz` warns of. Keys are of it: who steers by readiness would take out every node, for topics under one key."""
-        keys = self.storage.partitions.sealing.problem
-        return "; ".join(filter(None, (self._ports.speaks.warning(), keys and f"keys: {keys}")))
 
     def _partition_check(self) -> str | None:
         if self.operating is not None:

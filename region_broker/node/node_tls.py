@@ -125,12 +125,16 @@ class NodeTls:
         """Return what HTTP addresses of the cluster begin with: all nodes speak the same there."""
         return "http" if self.http is None else "https"
 
-    def warning(self) -> str:
-        """Return what `/readyz` warns of, which makes no node unready: ports that are open, files that end, have ended, do not count yet or are refused."""
+    def warning(self, *, keys: str | None = None) -> str:
+        """Return what `/readyz` warns of, which makes no node unready: ports that are open, files that end, have ended, do not count yet or are refused.
+
+        `keys`: what is wrong with those of sealed topics.
+        """
         judged = self.state.judgements(self._clock.wall_ms())
         said = [warning_of(self._config)]
         said += [each.text for each in judged if each.urgency is not Urgency.FAR]
         said += [f"changed files of TLS are not taken: {why}" for why in self.state.refusals]
+        said += [f"keys: {keys}"] if keys else []
         return "; ".join(filter(None, said))
 
     def register(self, registry: CollectorRegistry) -> None:

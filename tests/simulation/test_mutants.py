@@ -17,6 +17,6 @@ def test_INV_SCN1_a_scene_is_clean_without_an_edit(scene: str) -> None:
 
 
 @pytest.mark.parametrize("mutant", SAMPLE, ids=[each.name for each in SAMPLE])
-def test_INV_MUT1_a_product_without_a_rule_is_noticed(mutant: Mutant) -> None:
+def test_INV_MUT1_INV_MUT2_a_product_without_a_rule_is_noticed(mutant: Mutant) -> None:
     said = played(mutant)
     assert caught(mutant, said), (mutant.expected, said)

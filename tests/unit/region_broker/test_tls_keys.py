@@ -353,3 +353,9 @@ async def test_files_are_followed_by_the_node_that_goes_on_as_one_of_several(
             await tls.run()  # whoever comes beside it has nothing to do
             following.cancel()
         assert len(looks) == life, "nobody follows the files any more"
+
+
+def test_readyz_warns_of_keys_that_cannot_be_unlocked() -> None:
+    config = NodeConfig.build(whole(), "node.toml")
+    warned = NodeTls(config, AsyncioNetwork(), SystemClock()).warning(keys="key 'orders': why")
+    assert warned == "keys: key 'orders': why"

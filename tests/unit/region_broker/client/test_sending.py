@@ -32,6 +32,8 @@ class PlayedProducer:
         self.is_silent = False
         self.tries = 0
         self.error: KafkaError | None = None
+        self.fatal: KafkaError | None = None
+        """What the next poll raises, as confluent-kafka does where librdkafka cannot go on."""
         self.reports: list[Callable[[], None]] = []
 
     def list_topics(self, timeout: float) -> None:
@@ -49,6 +51,9 @@ class PlayedProducer:
         self.reports.append(lambda: on_delivery(error, Delivered(offset)))
 
     def poll(self, timeout_s: float) -> int:
+        if self.fatal is not None:
+            fatal, self.fatal = self.fatal, None
+            raise KafkaException(fatal)
         if self.is_silent:
             time.sleep(min(timeout_s, 0.005))
             return 0
@@ -292,6 +297,24 @@ async def test_INV_CPP4_what_waits_for_room_when_it_closes_is_written_first(
     assert [(await each).offset for each in sending] == [0, 1]
     with pytest.raises(Refused, match="closed"):
         await producer.send("orders", "z")
+
+
+async def test_INV_CPP4_a_fatal_error_leaves_no_send_without_its_answer_and_lets_it_close(
+    kafka: PlayedProducer,
+) -> None:
+    loop = asyncio.get_running_loop()
+    producer = Producer(bootstrap="b")
+    await producer.start()
+    kafka.is_silent = True
+    first = await producer.offer("orders", "x")
+    kafka.full = True
+    second = loop.create_task(producer.send("orders", "y"))
+    await until(lambda: kafka.tries > 1)
+    kafka.fatal = KafkaError(KafkaError._FATAL)
+    await until(lambda: kafka.fatal is None)
+    kafka.full = kafka.is_silent = False
+    await producer.close()
+    assert [(await each).offset for each in (first, second)] == [0, 1]
 
 
 @pytest.mark.parametrize("waits_for_room", [True, False])
