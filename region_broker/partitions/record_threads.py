@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from region_broker.limits import LOOKUP_THREADS, RECORD_THREADS
 from region_broker.ports.fair_turns import FairTurns
 
 _Result = TypeVar("_Result")
@@ -35,3 +36,13 @@ class RecordThreads:
     def close(self) -> None:
         """Begin nothing any more, and wait for nothing (INV-RTH3)."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def produce_threads() -> RecordThreads:
+    """Return those for batches that are produced."""
+    return RecordThreads("records", RECORD_THREADS)
+
+
+def lookup_threads() -> RecordThreads:
+    """Return those for batches that are searched by time."""
+    return RecordThreads("lookups", LOOKUP_THREADS)

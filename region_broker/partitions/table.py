@@ -29,7 +29,6 @@ from uuid import UUID
 
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
-from region_broker.limits import LOOKUP_THREADS, RECORD_THREADS
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogDamaged, UnsupportedConfig
 from region_broker.log.folder_format import check_format
@@ -57,7 +56,7 @@ from region_broker.partitions.noted_starts import NotedStarts
 from region_broker.partitions.opening_sealed import OpenedAside
 from region_broker.partitions.partition import Partition, SharedParts
 from region_broker.partitions.producer_room import ProducerRoom
-from region_broker.partitions.record_threads import RecordThreads
+from region_broker.partitions.record_threads import lookup_threads, produce_threads
 from region_broker.partitions.topic_file import TopicFiles, told_of
 from region_broker.partitions.unreadable_records import UnreadableRecords
 from region_broker.partitions.upkeep import Upkeep
@@ -104,8 +103,8 @@ class PartitionTable:
             producers=self.producers,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
-        self.record_threads = RecordThreads("records", RECORD_THREADS)
-        self._lookup_threads = RecordThreads("lookups", LOOKUP_THREADS)
+        self.record_threads = produce_threads()
+        self._lookup_threads = lookup_threads()
         self.noted_starts = NotedStarts()
         """Log starts that are to be made durable: `run` it for as long as the node runs."""
         self._shared = SharedParts(
