@@ -296,8 +296,8 @@ MUTANTS: Final = (
     _mutant(
         "committed-offsets-are-not-loaded",
         "C43",
-        "power goes",
-        "doubled",
+        "power goes, groups",
+        "the committed offset at eu is -1",
         (
             "region_broker.groups.offsets:OffsetTable._put",
             "self._commit(key.group_id, {key.tp: place}, _weight(place.metadata))",

@@ -220,6 +220,9 @@ SCENES: Final = {
     scene.name: scene
     for scene in (
         Scene("power goes", power_goes, regions=1, job_s_max=0.05),
+        Scene(
+            "power goes, groups", power_goes, regions=1, job_s_max=0.02, loads=("classic groups",)
+        ),
         Scene("killed", killed, regions=1, loads=("java producers", "lists", "trims")),
         Scene("the primary lost", primary_lost, tidemark_interval_ms=300, job_s_max=0.01),
         Scene("cut off", cut_off, tidemark_interval_ms=100),
