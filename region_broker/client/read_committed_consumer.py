@@ -7,7 +7,7 @@ INV-CP15 what librdkafka gave out before a seek or a rewind is dropped in the or
 INV-CP25 nothing is handed out while a fetch is under way: it may have found by now that a partition is taken away, which would
          still count as read from
 INV-CP33 only of a partition that was sent elsewhere is dropped what was fetched: librdkafka stands behind that, so after a seek or a rewind
-         that failed it would be passed by. Nothing is handed out while one is under way
+         that failed it would be passed by. Nothing is handed out while one is under way, nor by a poll that waited already when it began
 INV-CP18 where the group has committed nothing yet, it goes back to the first record that it was given, not to the end
 INV-CP26 a record that cannot be deserialized is passed by on an order only (`skip`), which is committed: what begins at the
          committed position goes on behind it
@@ -177,8 +177,8 @@ class ReadCommittedConsumer:
         self._end_fetch()
         if not self._fetched or self._fetching is not None:
             await self._wait_for_records(timeout_s)
-            if self._fetching is not None:
-                return None  # INV-CP25
+            if self._fetching is not None or self._is_moving:
+                return None  # INV-CP25, INV-CP33
         while self._fetched:
             message = self._fetched[0]
             error = message.error()
@@ -275,7 +275,16 @@ class ReadCommittedConsumer:
         moving = self._moving
         if moving is not None and not moving.done():
             await asyncio.wait([moving], timeout=timeout_s + _LATE_S)
-        return moving is None or moving.done()
+        return not self._is_moving
+
+    @property
+    def _is_moving(self) -> bool:
+        """Whether a seek or a rewind is under way now: one may have begun while somebody waited.
+
+        1. A poll waits for records, or for a seek. 2. Another task asks for a rewind, which is queued in the thread. 3. The poll hands out
+        what there is; the rewind takes that position away, and the record comes again, in the same batch even.
+        """
+        return self._moving is not None and not self._moving.done()
 
     async def _wait_for_records(self, timeout_s: float) -> None:
         """Wait for the fetch under way, or begin one; a wait that is given up leaves it under way (INV-CP15)."""

@@ -10,7 +10,8 @@ INV-CP3  a fence by failover (rule T22: every transactional producer gets a new 
 INV-CP22 whoever held a producer id looks whose it is before each request for another one, and such a request is short: while it
         waits for a region, another instance may be given the id
 INV-CP32 a verdict is asked of who wrote the transaction, as it was known when that was begun: a new producer id, or a planned switch, which
-        nobody notices, changes nothing about it; nor does what an application asks by itself later
+        nobody notices, changes nothing about it; nor does what an application asks by itself later. Nor is it asked of a producer that has
+        written nothing. Of its last transaction a producer keeps where it lies, and neither the records nor librdkafka's producer
 The region epoch of a producer id was the same before and after InitProducerId, and is known or None, never assumed. A transaction that commits a consumer's position is not
 repeated here after a failover or a rebalance: what was read before it may have been cut off too, so the consumer goes
 back and reads again.
@@ -117,7 +118,8 @@ class TransactionalProducer:
         self._region_epoch: RegionEpoch | None = None
         self._succession = Succession()
         self._began_s = _NOT_OPEN
-        self._last: Transaction | None = None
+        self._last: tuple[list[Position], WrittenBy] | None = None
+        """Where the last transaction lies, and who wrote it."""
         self._written_by: set[WrittenBy] = set()
         """Who wrote this producer's transactions; two of them say that there were several."""
 
@@ -178,36 +180,41 @@ class TransactionalProducer:
             self._busy = False
 
     async def verdict(
-        self, of: Transaction | Sequence[Position], *, region_epoch: RegionEpoch | None = None,
+        self, positions: Transaction | Sequence[Position], *, region_epoch: RegionEpoch | None = None,
         written_by: WrittenBy | None = None,
     ) -> Verdict:  # fmt: skip
-        """Return the word on a transaction, or on that whose records were delivered to the positions `of`.
+        """Return the word on a transaction: itself, or that whose records were delivered to these positions.
 
         A transaction knows who wrote it. Positions do not: `written_by` is what its `written_by` was, and `region_epoch` the one under
-        which the records themselves were written, if that is all that is known; without either the producer must know the
-        transaction as its last one, or have had one producer id only. Raises `Unreachable`, `Refused`.
+        which the records themselves were written, if that is all that is known; without either this very object must have written
+        them, as its last transaction, or with the only producer id that it has had. Raises `Unreachable`, `Refused`.
         """
-        positions = of.positions if isinstance(of, Transaction) else of
-        if not positions:
+        where = positions.positions if isinstance(positions, Transaction) else positions
+        if not where:
             raise Refused("no position is given: nothing of the transaction was delivered")
         if region_epoch is not None and written_by is None:
-            return await self._verdicts.ask(positions[0], region_epoch)
-        known = of.written_by if isinstance(of, Transaction) else written_by
-        return await self._verdicts.ask_of(positions[0], known or self._who_wrote(positions[0]))
+            return await self._verdicts.ask(where[0], region_epoch)
+        known = positions.written_by if isinstance(positions, Transaction) else written_by
+        return await self._verdicts.ask_of(where[0], known or self._who_wrote(where[0]))
 
     def _who_wrote(self, position: Position) -> WrittenBy:
         """Return who wrote a record of this producer; raises `Refused` where that is not known.
 
         That the last transaction has this very object says that it wrote it: an equal one may be of a transaction that was lost.
         """
-        last = self._last
-        if last is not None and any(position is each for each in last.positions):
-            return last.written_by
-        if len(self._written_by) > 1:
-            raise Refused(
-                f"this producer has had several producer ids: give the transaction itself, or its `written_by`, beside {position}"
+        positions, written_by = self._last or ([], WrittenBy())
+        if any(position is each for each in positions):
+            return written_by
+        if len(self._written_by) != 1:
+            why = (
+                "has had several producer ids"
+                if self._written_by
+                else "has begun no transaction yet"
             )
-        return next(iter(self._written_by), self._as_now())
+            raise Refused(
+                f"this producer {why}: give the transaction itself, or its `written_by`, beside {position}"
+            )
+        return written_by
 
     def _as_now(self) -> WrittenBy:
         return WrittenBy(self._region_epoch, self._succession.pair)
@@ -233,11 +240,11 @@ class TransactionalProducer:
             except KafkaException as error:
                 self._condemn(kafka_error(error))
             else:
-                transaction.begin_attempt(kafka)
+                attempt = transaction.begin_attempt(kafka)
                 transaction.written_by = self._as_now()
                 if len(self._written_by) < 2:
                     self._written_by.add(transaction.written_by)
-                self._last = transaction
+                self._last = (attempt.positions, transaction.written_by)
                 self._began_s = time.monotonic()
                 return
         assert self._last_error is not None

@@ -42,7 +42,8 @@ _TIMEOUT_S: Final = 3.0
 
 
 class Verdict(enum.Enum):
-    """What became of a transaction. OPEN is not final: its time-out will decide it."""
+    """What became of a transaction. OPEN is not final: its time-out will decide it, unless a failover cut it off in a region whose
+    leaders are spread: then it stays so until something is written in its place."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"

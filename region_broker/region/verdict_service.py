@@ -10,7 +10,8 @@ INV-VS5  so many questions at most look through a log at once, one of each who a
 INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
          and was trimmed or compacted since
 INV-VS6  where the question names the pair of producer id and epoch, whose the record at that offset is decides, whatever region epoch it
-         was written under: its own batch has the word, another's shows that a failover cut it off, and a marker is nobody's record
+         was written under: its own batch has the word, and a marker is nobody's record. Another's there says that it is lost only where a
+         takeover since the pair was given out cut the log at or below it, which INV-VS4 finds: who asks may have been given his pair since
 
 The question is a record's position and, where known, who wrote it: after a failover another record may lie at the same offset. The
 region epoch says it to whoever knows under which one it was written. A producer does not, as a planned switch leaves its pair in force and
@@ -51,6 +52,13 @@ _STEP_BYTES: Final = 128 * KIB
 _NO_HISTORY: Final = (
     "this region does not act, and does not know which one does: it has no history yet. Ask the others;"
     " tidemark region status, asked here by who may describe the cluster, says what it waits for"
+)
+_NOT_COPIED: Final = (
+    "another node leads this partition now, and what it has was not copied to here yet"
+)
+_PERHAPS_CUT: Final = (
+    ". A failover since the producer was given its id has cut this log at or below the offset: if the record was written before that, it"
+    " is lost, and this stays open until something is written there again. tidemark region losses lists what was cut off"
 )
 
 
@@ -127,6 +135,7 @@ class VerdictService:
         `region_epoch`: under which it was written, or, beside the `pair` that wrote it (INV-VS6), under which that was given out.
         """
         self.check_acting()
+        lost: GivenVerdict | None = None
         if region_epoch is not None:
             self._check_epoch(region_epoch)
             lost = self._lost_by_lineage(topic, partition, offset, region_epoch)
@@ -138,10 +147,10 @@ class VerdictService:
                 404, "unknown-partition", self._why_unknown(topic, partition, region_epoch)
             )
         if not 0 <= offset < found.high_watermark:
-            return self._beyond_the_end(found, offset, region_epoch)
+            return self._beyond_the_end(found, offset, region_epoch, was_cut=lost is not None)
         try:
             if pair is not None:
-                return await self._of_pair(found, offset, region_epoch, pair, asker)
+                return await self._of_pair(found, offset, pair, asker, was_cut=lost is not None)
             return await self._of_record(found, offset, region_epoch, asker)
         except OffsetOutOfRange as error:
             raise VerdictRefused(
@@ -206,28 +215,30 @@ class VerdictService:
         return await self._decided(partition, header, offset, asker)
 
     async def _of_pair(
-        self, partition: Partition, offset: int, region_epoch: RegionEpoch | None, pair: ProducerPair, asker: str
+        self, partition: Partition, offset: int, pair: ProducerPair, asker: str, *, was_cut: bool
     ) -> GivenVerdict:  # fmt: skip
-        """Answer by whose the record is (INV-VS6).
+        """Answer by whose the record is (INV-VS6). `was_cut`: whether a takeover since the pair was given out cut the log at or below it.
 
         A marker is none. 1. Behind the cut of a failover lie the marker of a transaction that was decided, and a record of the same pair's
         next one. 2. The marker is written again, with that pair, and may come to lie where the record was.
+
+        What no takeover cut off is not lost, whosever it is. 1. A transaction is written, and kept by a failover. 2. Its producer starts again:
+        it is given another pair. 3. A planned switch. 4. It asks as whom it is now: the record is another's, and stands.
         """
         header, _ = await self._batch_at(partition, offset)
-        is_record = header.is_transactional and not header.is_control
-        if is_record and (header.producer_id, header.producer_epoch) == pair:
+        is_its_id = not header.is_control and header.producer_id == pair[0]
+        if is_its_id and header.is_transactional and header.producer_epoch == pair[1]:
             return await self._decided(partition, header, offset, asker)
-        is_its_id = is_record and header.producer_id == pair[0]
-        if is_its_id or region_epoch in (None, self._region.region_epoch):
+        if is_its_id or not was_cut:
             raise VerdictRefused(
                 404,
                 "never-written",
-                f"offset {offset} holds nothing of producer id {pair[0]} in epoch {pair[1]}, and no failover explains that",
+                f"offset {offset} holds nothing of producer id {pair[0]} in epoch {pair[1]} that belongs to a transaction, and no failover"
+                " explains that: was its producer given another pair since?",
             )
         return GivenVerdict(
             "lost",
-            f"offset {offset} holds nothing of producer id {pair[0]}: a failover since region epoch {region_epoch} cut off what"
-            " it had there",
+            f"offset {offset} holds nothing of producer id {pair[0]}: a failover since that was given out cut off what it had there",
         )
 
     async def _decided(
@@ -330,15 +341,12 @@ class VerdictService:
             )
 
     def _beyond_the_end(
-        self, partition: Partition, offset: int, asked_epoch: RegionEpoch | None
-    ) -> GivenVerdict:
+        self, partition: Partition, offset: int, asked_epoch: RegionEpoch | None, *, was_cut: bool
+    ) -> GivenVerdict:  # fmt: skip
         if 0 <= offset < partition.log_end_offset:
             return GivenVerdict("open", "the record is written but not durable yet")
         if self._metadata.image.group_of(partition.key) != MAIN_GROUP:
-            return GivenVerdict(
-                "open",
-                "another node leads this partition now, and what it has was not copied to here yet",
-            )
+            return GivenVerdict("open", _NOT_COPIED + (_PERHAPS_CUT if was_cut else ""))
         if asked_epoch is None or asked_epoch == self._region.region_epoch or offset < 0:
             raise VerdictRefused(
                 404,

@@ -131,6 +131,7 @@ class PlayedConsumer:
         self, asked: list[TopicPartition], timeout: float
     ) -> list[TopicPartition]:
         """Record n of a partition is of millisecond 10 n."""
+        assert self.answers.wait(20.0)
         for each in asked:
             first = -(-each.offset // 10)
             each.offset = first if first < self.ends[each.partition] else OFFSET_END
@@ -496,6 +497,60 @@ async def test_INV_CP33_while_a_rewind_that_was_given_up_is_under_way_nothing_is
             await rewinding
         assert await consumer.poll(0.0) is None
         kafka.answers.set()
+        assert await told(consumer, 5) == [(0, number) for number in range(5)]
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+async def test_INV_CP33_a_poll_that_waits_already_hands_nothing_out_while_a_seek_is_under_way(
+    monkeypatch: pytest.MonkeyPatch, *, by_time: bool
+) -> None:
+    """1. A poll waits, and its fetch in the thread. 2. Another task asks for a seek, which is queued behind that. 3. The fetch finds
+    records: they would come again behind a rewind, or stand in a batch whose position the seek has taken away."""
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        kafka.committed_at = 2
+        kafka.waiting.clear()
+        loop = asyncio.get_running_loop()
+        polling = loop.create_task(consumer.poll_many(10, 20.0))
+        await asyncio.to_thread(kafka.waiting.wait, 20.0)
+        kafka.answers.clear()
+        moving = loop.create_task(consumer.seek_to_time(10_000) if by_time else consumer.rewind())
+        await asyncio.sleep(0)
+        kafka.grow(0, 2)
+        assert await polling == []
+        assert [(each.partition, each.offset) for each in consumer.position()] == [(0, 2)]
+        kafka.answers.set()
+        await moving
+        kafka.grow(0, 1)
+        assert await told(consumer, 1) == [(0, 4) if by_time else (0, 2)]
+
+
+async def test_INV_CP33_a_poll_that_waited_for_one_seek_hands_nothing_out_while_the_next_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(0, 3)
+        assert await told(consumer, 1) == [(0, 0)]
+        go_on, seek = threading.Event(), kafka.seek
+
+        def late(to: TopicPartition) -> None:
+            assert go_on.wait(20.0)
+            seek(to)
+
+        monkeypatch.setattr(kafka, "seek", late)
+        loop = asyncio.get_running_loop()
+        seeking = loop.create_task(consumer.seek(Position("orders", 1, 0)))
+        await asyncio.sleep(0)
+        polling = loop.create_task(consumer.poll(20.0))
+        await asyncio.sleep(0)
+        kafka.answers.clear()
+        rewinding = loop.create_task(consumer.rewind())
+        await asyncio.sleep(0)
+        go_on.set()
+        await seeking
+        assert await polling is None
+        kafka.answers.set()
+        await rewinding
         assert await told(consumer, 5) == [(0, number) for number in range(5)]
 
 

@@ -3,6 +3,8 @@
 Played: what regions answer over HTTP, and librdkafka's producer. That a region's own answer is right: `http_api/test_verdicts`.
 """
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
@@ -222,3 +224,42 @@ async def test_INV_CP32_of_an_earlier_transaction_its_positions_alone_are_not_as
         await writer.producer.verdict(then.positions)
         by = [written_by.region_epoch for _, written_by in writer.regions.asked]
         assert by == [GIVEN, GIVEN, LATER]
+
+
+async def test_INV_CP32_who_has_written_nothing_yet_is_not_asked_of_as_the_writer(
+    writer: Writer,
+) -> None:
+    """1. A transaction is written; its process ends, and keeps where it lies. 2. It starts again, and is given another pair."""
+    async with writer.producer:
+        with pytest.raises(Refused, match="has begun no transaction yet"):
+            await writer.producer.verdict([AT])
+        assert not writer.regions.asked
+        await writer.producer.verdict(positions=[AT], written_by=WrittenBy(GIVEN, PAIR))
+        assert writer.regions.asked == [(AT, WrittenBy(GIVEN, PAIR))]
+
+
+class Large(str):
+    """A value that can be told to be gone."""
+
+    __slots__ = ("__weakref__",)
+
+
+async def test_INV_CP32_of_the_last_transaction_is_kept_where_it_lies_and_not_what_it_wrote(
+    writer: Writer,
+) -> None:
+    """Nor is librdkafka's producer, which has its threads and sockets until the last reference to it goes."""
+    kafka = weakref.ref(writer.kafka)
+    async with writer.producer:
+        async with writer.producer.transaction() as txn:
+            await txn.send("orders", value := Large("v"))
+        positions, large = txn.positions, weakref.ref(value)
+        writer.kafka.written.clear()
+        del txn, value
+        gc.collect()
+        assert large() is None
+    del writer.kafka
+    writer.producer._thread.shutdown(wait=True)
+    gc.collect()
+    assert kafka() is None
+    await writer.producer.verdict(positions)
+    assert writer.regions.asked == [(positions[0], WrittenBy(GIVEN, PAIR))], "it can still be asked"

@@ -24,6 +24,7 @@ from idempotency.identity import (
 from idempotency.ledger_records import TxnStatus
 from idempotency.record_batch import ControlType
 from region_broker.client import verdicts as client_verdicts
+from region_broker.controller.cluster_image import MAIN_GROUP, Spread
 from region_broker.controller.metadata_image import (
     DomainImage,
     LineageEntry,
@@ -48,6 +49,7 @@ from tests.unit.region_broker.log.test_cleaning import COMPACT, clean
 
 OLD, NEW = 8, 17  # region epochs: eu's first, us's after the failover
 SWITCHED = 16  # us's after a planned switch, where one comes before
+LAST = 24  # eu's after a planned switch, where one comes behind
 ORDERS = LogKey(TOPIC_ID, 0)
 NEW_LEADER_EPOCH = LeaderEpoch(NEW << 16 | 2)
 
@@ -61,6 +63,7 @@ class Standing:
     reason_not_acting: str = "region eu acts; this one mirrors it"
     lineage: tuple[LineageEntry, ...] = ()
     acting_region: str = "eu"
+    spread: Spread | None = None
 
     @property
     def image(self) -> MetadataImage:
@@ -85,6 +88,7 @@ class Standing:
             regions=regions,
             domains={"main": domain},
             topics={"orders": topic},
+            spread=self.spread,
         )
 
 
@@ -156,6 +160,16 @@ class Bench:
         (entry,) = self.standing.lineage
         last = msgspec.structs.replace(entry, base_region_epoch=RegionEpoch(SWITCHED))
         self.standing.lineage = (*since, last)
+
+    def switch_again(self) -> None:
+        """Go on, behind a failover, under the next region epoch from where the log ends."""
+        self.log.partition.become_leader(LeaderEpoch(LAST << 16 | 1))
+        self.standing.region_epoch = LAST
+        entry = LineageEntry(
+            region_epoch=RegionEpoch(LAST), acting_region="eu", base_region_epoch=RegionEpoch(NEW),
+            base_number=3, positions={ORDERS.encode(): self.log.partition.log_end_offset},
+        )  # fmt: skip
+        self.standing.lineage = (*self.standing.lineage, entry)
 
     async def ask(
         self, offset: int, region_epoch: RegionEpoch | None = None, pair: ProducerPair | None = None
@@ -316,8 +330,57 @@ async def test_INV_VS6_nothing_is_guessed_of_a_pair_that_no_failover_touched() -
     assert await bench.refused(first, GIVEN, (ProducerId(5), ProducerEpoch(0))) == never
     bench.fail_over(bench.log.partition.log_end_offset)
     assert await bench.refused(first, GIVEN, (ProducerId(1), ProducerEpoch(7))) == never
+    assert await bench.refused(first, GIVEN, (ProducerId(5), ProducerEpoch(0))) == never
     assert await bench.refused(first, None, (ProducerId(5), ProducerEpoch(0))) == never
     assert await bench.refused(first, RegionEpoch(25), PAIR) == (409, "behind")
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_INV_VS6_what_no_takeover_cut_off_is_not_lost_of_who_was_given_the_id_since(
+    has_ended: bool,
+) -> None:
+    """1. A transaction is written and kept by a failover. 2. Its producer starts again: it has another pair, and asks as that one.
+    3. The region epoch of that pair ends, with nothing cut off, either."""
+    bench = Bench()
+    kept = bench.send()
+    bench.end(ControlType.COMMIT)
+    bench.fail_over(bench.log.partition.log_end_offset)
+    since = (ProducerId(9), ProducerEpoch(0))
+    if has_ended:
+        bench.switch_again()
+    assert await bench.refused(kept, RegionEpoch(NEW), since) == (404, "never-written")
+    assert await bench.ask(kept, GIVEN, PAIR) == "committed"
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_INV_VS6_a_plain_record_of_the_id_that_is_asked_for_is_not_called_lost(
+    is_kept: bool,
+) -> None:
+    bench = Bench()
+    origin = Origin(ProducerId(1), ProducerEpoch(0), SequenceNumber(0))
+    if is_kept:
+        bench.log.partition.writer.append(batch(origin=origin))
+    bench.log.sync()
+    bench.fail_over(bench.log.partition.log_end_offset)
+    bench.log.partition.writer.append(batch(origin=origin))
+    bench.log.sync()
+    assert await bench.refused(0, GIVEN, PAIR) == (404, "never-written")
+
+
+async def test_INV_VS6_where_another_node_leads_it_is_said_that_what_is_open_may_be_lost() -> None:
+    """1. A record is cut off by a failover. 2. Another node leads its partition, and nobody writes to it: the copy here tells nothing."""
+    bench = Bench()
+    lost = bench.send()
+    bench.end(ControlType.COMMIT)
+    bench.fail_over(lost)
+    bench.standing.spread = Spread(groups={}, preferred=(1, 2), topics=(TOPIC_ID,))
+    assert bench.standing.image.group_of(ORDERS) != MAIN_GROUP
+    since = await bench.service.verdict("orders", 0, lost, RegionEpoch(NEW), pair=PAIR)
+    before = await bench.service.verdict("orders", 0, lost, GIVEN, pair=PAIR)
+    assert (since.verdict, before.verdict) == ("open", "open")
+    assert "lost" not in since.why
+    assert "it is lost, and this stays open until something is written there again" in before.why
+    assert await bench.ask(lost, GIVEN) == "lost", "of what was written under that region epoch"
 
 
 async def test_INV_VS6_a_place_that_was_trimmed_does_not_tell_whose_it_was() -> None:
