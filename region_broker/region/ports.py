@@ -292,6 +292,10 @@ class TidemarkFacts(Protocol):
         """Return the greatest tidemark published here or reached here, `EMPTY_CUT` before the first."""
         ...
 
+    def publishes(self) -> bool:
+        """Return whether a tidemark was appended here that is not known to be durable (INV-CL9)."""
+        ...
+
     def lost_here(self) -> str:
         """Return what was shown here and is not held any more, for people; empty where nothing is missing."""
         ...

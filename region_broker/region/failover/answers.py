@@ -6,6 +6,10 @@ INV-FD6  a region that acted last gives the promise of a drained one only to the
          nothing since: while that drain lasts, or fenced for that candidate; and only in the process that has drained it, which knows
          where the last tidemark cuts
 INV-FD7  a region is drained for one candidate at a time, for as long as the last order of it says; only that order ends it
+INV-FD8  a promise that is durable is answered within a second, whatever keeps a term from ending, and a last tidemark from being durable;
+         only the end of a link is waited for without bound: what it reached behind the answer would be cut off (T24)
+         1. A change of topics waits for a node that is away. 2. A failover is ordered, and the promise recorded. 3. The term cannot
+         end. Without an answer the candidate would go on by the operator's word, and without what this region has published.
 
 Make one for a driver, and `register` it before the peer server starts.
 Not here: the machine, and what is learnt from a hello (`driver`); how such questions are asked (`peers`, `steps`).
@@ -47,6 +51,7 @@ from region_broker.region.failover.quarantine_store import QuarantineDamaged
 from region_broker.region.failover.record import LeadsNoMore
 from region_broker.region.failover.steps.accepting import held_here, state_beyond
 from region_broker.region.failover.steps.disputed import shown_here
+from region_broker.region.failover.steps.outlook import FailoverSettings
 from region_broker.region.peers.history_messages import (
     AskBeyond,
     AskHeld,
@@ -65,6 +70,11 @@ from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import RegionLog, RoundFailed
 
+STANDS_MS: Final = 1_000
+"""How long a promise waits for a term to end."""
+assert FailoverSettings().ask_timeout_ms > STANDS_MS, (
+    "or the candidate hears it too late (`FailoverSteps._promise_timeout_ms`)"
+)
 _log: Final = logging.getLogger("tidemark.failover")
 
 
@@ -185,16 +195,14 @@ class FailoverAnswers:
             raise LeadsNoMore
 
     async def _until_it_stands(self) -> None:
-        """Wait until what ran here has ended: what a link reached behind the answer would be cut off by the candidate (T24).
-
-        Nor may the answer claim less than a cut leader has published.
-        """
-        while (
-            self._driver.running
-            and self._driver.state.phase is Phase.FENCED
-            and self._parts.role.serving is not None
-        ):
-            await self._parts.clock.sleep_ms(1)
+        """Wait until what ran here has ended; of a term that takes longer what is published by then is claimed (INV-FD8)."""
+        role, clock = self._parts.role, self._parts.clock
+        until_ms = clock.monotonic_ms() + STANDS_MS
+        while self._driver.running and self._driver.state.phase is Phase.FENCED:
+            ends = role.serving is not None or self._parts.tidemarks.publishes()
+            if not role.mirrors and not (ends and clock.monotonic_ms() < until_ms):
+                return
+            await clock.sleep_ms(1)
 
     def _not_drained(self, state: State, asked: Promise, hello: Hello) -> str:
         """Return why this region is not drained for a candidate, empty where it is, or did not act last (INV-FD6).

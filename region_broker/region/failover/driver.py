@@ -119,6 +119,7 @@ class FailoverDriver:
                 await until_cancelled()
                 raise
             self.steps.gate.done(Closing.RECORDING)
+            self.steps.gate.done(Closing.ASIDE)  # of an earlier election, or is heard again
         _log.info("the folder says that region %s is %s", state.region, state.phase.value)
         return state
 
@@ -174,9 +175,7 @@ class FailoverDriver:
             return  # T32: what a region of another birth says concerns another cluster
         self.outlook.heard_ms[hello.region] = self.parts.clock.monotonic_ms()
         self.outlook.lives.heed(hello)
-        aside = self.outlook.lives.aside()
-        if aside and self.parts.role.acting:
-            self.parts.role.close_gate(aside)
+        self._stand_aside_or_not()
         self.outlook.lives.judge(hello)
         self.outlook.heed(hello)
         if hello.lineage and self.state.phase.acts:
@@ -189,6 +188,14 @@ class FailoverDriver:
             if self._learned is None or hello.region_epoch > self._learned.region_epoch:
                 self._learned = hello
             self._heard.set()
+
+    def _stand_aside_or_not(self) -> None:
+        """Close the gate where this node was just refused, until it is let in, or stands still for that (INV-FGT2)."""
+        aside = self.outlook.lives.aside()
+        if not aside:
+            self.steps.gate.done(Closing.ASIDE)
+        elif self.parts.role.acting:
+            self.steps.gate.close(Closing.ASIDE, aside)
 
     def runs_twice(self) -> dict[str, str]:
         """Return the other regions that two nodes run as, with what is known of both (T36)."""

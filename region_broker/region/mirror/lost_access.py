@@ -1,7 +1,7 @@
 """What of users, ACLs, quotas and tokens here the primary of a newer region epoch does not have, by name.
 
-INV-MAC1  a region that returns tells what of its users, ACLs, quotas and tokens is undone by that, by name, before it is: no quarantine
-          keeps it, `tidemark region losses` lists records alone, and nobody can tell any more afterwards
+INV-MAC1  a region that returns tells what of its users, ACLs, quotas and tokens is undone by that, by name, before it is, and once, however often
+          that is tried: no quarantine keeps it, `tidemark region losses` lists records alone, and nobody can tell any more afterwards
 Not here: taking over what the primary has (`mirror_access`).
 """
 

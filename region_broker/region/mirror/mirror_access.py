@@ -43,6 +43,8 @@ class MirrorAccess:
         """Keep it in `metadata`; `of_older_epoch`: what is there is known of an older region epoch than the primary's."""
         self._metadata = metadata
         self._of_older_epoch = of_older_epoch
+        self._told = ""
+        """What was told last to be undone: a session that could not take it over is followed by another one within seconds."""
 
     async def take(self, access: Access, _access_epoch: int = -1) -> None:
         """Be as the primary is; nothing is written where this region is so already."""
@@ -51,18 +53,27 @@ class MirrorAccess:
             self._of_older_epoch = False
             return
         await _check_quotas(access)
-        if self._of_older_epoch and (lost := named(undone(ours, access))):
-            # Before the command: 1. Its outcome is not heard, in an election of the region, say. 2. It takes effect. 3. Whoever looks
-            # next finds all as at the primary.
-            _log.warning(
-                "users, ACLs, quotas and tokens become as at the region that has taken over (INV-MAC1). These are otherwise here, as they were"
-                " changed here and not heard of there, or changed there since. Look at each, and order anew what is to count again: %s",
-                lost,
-            )
+        if self._of_older_epoch:
+            self._tell(named(undone(ours, access)))
         await to_its_end(self._take(access))
         self._of_older_epoch = False
         _log.info(
             "users, ACLs, quotas and tokens are as at the primary now: %s", _told(ours, access)
+        )
+
+    def _tell(self, lost: str) -> None:
+        """Tell it before the command, and no second time where that fails.
+
+        1. The outcome of the command is not heard, in an election of the region, say. 2. It takes effect. 3. Whoever looks next finds all as
+        at the primary.
+        """
+        if lost in {"", self._told}:
+            return
+        self._told = lost
+        _log.warning(
+            "users, ACLs, quotas and tokens become as at the region that has taken over (INV-MAC1). These are otherwise here, as they were"
+            " changed here and not heard of there, or changed there since. Look at each, and order anew what is to count again: %s",
+            lost,
         )
 
     async def _take(self, access: Access) -> None:

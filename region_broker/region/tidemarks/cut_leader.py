@@ -5,7 +5,8 @@ INV-CL8  a term publishes nothing if a log could not be opened, unless it is the
          had written there behind the last tidemark may be halves of what the next one would hold (T9, T12)
 INV-CL9  what this term's last record says counts as published once it is durable, also where the term ended before: mirrors copy and reach it
          1. A record of k + 1 is appended, its sync is under way. 2. The region promises, and stands still. 3. The sync ends, and mirrors reach
-         k + 1. A claim of k would keep it from acting again, and let a candidate go on from k.
+         k + 1. A claim of k would keep it from acting again. That a candidate does not go on from k either, a promise waits for the
+         sync, for a second (INV-FD8): after one that takes longer the candidate may, and mirrors that reached k + 1 are taken back.
 INV-CL7  since when something durable waits for a tidemark is known by the first log that moved past the last one
 One cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1). A log that has stopped stops the
 tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever publishes nothing any more releases every
@@ -198,6 +199,13 @@ class CutLeader:
         if self._failed:
             self._note_late()
         return self._writer.last_point
+
+    @property
+    def publishes(self) -> bool:
+        """Return whether a tidemark was appended that is not known to be durable."""
+        if self._failed:
+            self._note_late()
+        return self._appended is not None
 
     def published_cut(self) -> Cut:
         """Return the last tidemark with its positions.

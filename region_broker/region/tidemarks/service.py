@@ -254,6 +254,10 @@ class TidemarkService:
             return self.link.reaching.reached_cut()
         return self._logged_claim()
 
+    def publishes(self) -> bool:
+        """See `TidemarkFacts`."""
+        return self.cut_leader is not None and self.cut_leader.publishes
+
     def lost_here(self) -> str:
         """Return what was shown here and is not held any more, for people; empty where nothing is missing."""
         if self.link is not None:

@@ -85,7 +85,7 @@ from region_broker.region.failover.steps.disputed import (
     refuted_by_manifest,
     refuted_by_mirrors,
 )
-from region_broker.region.failover.steps.gate import Gate
+from region_broker.region.failover.steps.gate import Closing, Gate
 from region_broker.region.failover.steps.outlook import Outlook
 from region_broker.region.failover.steps.own_terms import OwnTerms
 from region_broker.region.failover.steps.recording import record_lineage
@@ -133,6 +133,7 @@ class FailoverSteps:
             await self._handshake_until_aside()
             aside = self._outlook.lives.aside()
             self.gate.unload()
+            self.gate.done(Closing.ASIDE)
             if self._parts.gathering.is_due:  # INV-GTH3
                 self._parts.role.close_gate(aside)
                 await self._parts.gathering.gather()

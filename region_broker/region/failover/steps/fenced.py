@@ -8,8 +8,8 @@ INV-FS7  the return of a region that holds no record names no log where it has n
          1. A region has missed too many takeovers for the number of its logs: its return has no room in the record. 2. Its folder is
          emptied, and joins. 3. By then it has missed all takeovers that there ever were.
 What is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and none
-acts or is about to, nothing but an operator ends it, and `nobody_acts` of the outlook says so. Nothing is followed
-under an epoch below the one that was promised, until that candidate says that it gave up (T24).
+acts or is about to, an operator ends it, or the pause before the next takeover from itself, and `nobody_acts` of the outlook says so.
+Nothing is followed under an epoch below the one that was promised, until that candidate says that it gave up (T24).
 
 Not here: cutting the logs on the way back (`region.failover.steps.effects`).
 """
@@ -61,7 +61,7 @@ async def learn_lineage(outlook: Outlook, state: State, has_room: HasRoom) -> Ev
                         return found if whole else await _in_brief(outlook, found)
                     if found is not None:
                         return found
-            if not _unseen_entries(outlook, state) and await may_reclaim(outlook, state, statuses):
+            if await _reclaims_now(outlook, state, statuses):
                 try:
                     return _reclaim(outlook, state, statuses)
                 except EpochExhausted as error:
@@ -212,6 +212,12 @@ class _Awaited:
             claims[outlook.region] = outlook.known_claim().point
             return f"{max(claims, key=claims.__getitem__)}, which has the highest tidemark"
         return others[0] if len(others) == 1 else "the region with the highest tidemark"
+
+
+async def _reclaims_now(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> bool:
+    if _unseen_entries(outlook, state) or not outlook.reclaim_pause.is_over(state):
+        return False
+    return await may_reclaim(outlook, state, statuses)
 
 
 async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> bool:

@@ -5,6 +5,8 @@ INV-FGT1  the gate opens only for the state that was loaded, while that is the s
           1. A region loads its ledgers. 2. It hears of a higher region epoch, or is asked for a promise: the gate is closed, the event is not
           durable yet. 3. The load ends, and the state is the same still. It would acknowledge what the other region cuts off.
 INV-FGT2  where it comes to nothing, whatever closed the gate lets it open again: a load that has ended is not run anew for that
+         1. A node is refused, as another one runs. 2. It is let in in the same turn of the loop. 3. Who would stand still for it looks
+         in the next one, and finds nothing.
 
 Not here: who stands aside, what is refuted (`Outlook` knows both at any time, and is asked); the gate itself (`RegionRole`).
 """
@@ -23,6 +25,8 @@ class Closing(Enum):
 
     HIGHER_EPOCH = auto()
     """A higher region epoch was learnt, and is not recorded yet."""
+    ASIDE = auto()
+    """This node was refused, as another one runs or leads, and does not stand still yet."""
     RECORDING = auto()
     """An event that ends acting is being recorded, or nobody knows whether it was."""
 

@@ -23,6 +23,7 @@ from region_broker.region.failover.messages import AskStatus, SiteStatus
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.failover.steps.lives import Lives
+from region_broker.region.failover.steps.reclaim_pause import ReclaimPause
 from region_broker.region.peers.protocol import Hello
 from region_broker.region.ports import (
     FolderSide,
@@ -93,6 +94,7 @@ class Outlook:
         self.heard_ms: dict[str, int] = {}
         self.refuted: HistoryRefuted | None = None
         self.nobody_acts = False
+        self.reclaim_pause: Final = ReclaimPause(parts.clock)
         self._read: dict[RegionEpoch, _Read] = {}
         self.lives = self._begun_lives()
 

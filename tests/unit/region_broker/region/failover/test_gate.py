@@ -15,6 +15,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.region.failover.messages import AskDrain
 from region_broker.region.failover.steps.gate import Closing, Gate
 from region_broker.region.failover.steps.outlook import Outlook
+from region_broker.region.peers.protocol import RUNS_ELSEWHERE
 from region_broker.region.ports import Term
 from region_broker.region.role import RegionRole
 from tests.fixtures.failover_regions import Pair, Site
@@ -211,3 +212,17 @@ def test_INV_FGT1_nothing_opens_that_is_not_loaded_or_for_another_state() -> Non
     gate.unload()
     gate.done(Closing.RECORDING)
     assert not role.open_gate.called
+
+
+async def test_INV_FGT2_a_refusal_that_is_over_before_anybody_stands_still_lets_the_gate_open(
+    pair: Pair, opened: list[RegionEpoch]
+) -> None:
+    """Two answers of us wait behind a pause of the loop: of an earlier handshake, which it refuses, and of a later one."""
+    opened.clear()
+    hello = replace(pair.us.driver.hello(), answers=True)
+    pair.eu.driver.learn(replace(hello, refused="another one runs", refused_code=RUNS_ELSEWHERE))
+    assert "another one runs" in pair.eu.role.reason_not_acting
+    pair.eu.driver.learn(hello)
+    await some_turns()
+    assert pair.eu.role.acting, pair.eu.role.reason_not_acting
+    assert len(opened) == 1

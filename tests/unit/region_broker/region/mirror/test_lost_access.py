@@ -11,8 +11,9 @@ from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.access_commands import FollowAccess
 from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.image_database import MetadataUnsettled
-from region_broker.controller.metadata_commands import Command, apply
+from region_broker.controller.metadata_commands import Command, CommandRefused, apply
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.refusals import COMMAND_TOO_LARGE
 from region_broker.region.mirror.lost_access import named, undone
 from region_broker.region.mirror.region_link import taking_of
 from region_broker.region.ports import Term
@@ -126,6 +127,28 @@ async def test_INV_MAC1_what_is_undone_is_told_where_nobody_hears_that_it_was(
                 await taking_of(term, metadata, -1, access_epoch=8).access(THEIRS, 17)
     assert metadata.image.access == THEIRS
     assert caplog.text.count("keys_removed: mallory SCRAM-SHA-256") == 1
+
+
+async def test_INV_MAC1_what_is_undone_is_told_once_where_it_is_tried_again_and_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of a region of several nodes whose disk is full, say: a session comes every few seconds."""
+
+    class Full(PlayedMetadata):
+        async def apply(self, command: Command) -> MetadataImage:
+            raise CommandRefused(COMMAND_TOO_LARGE, "too large")
+
+    metadata = Full(first_image())
+    metadata.image = apply(metadata.image, FollowAccess(OURS))
+    taking = taking_of(Term(RegionEpoch(17), LeaderEpoch(0), "us"), metadata, -1, access_epoch=8)
+    with caplog.at_level(logging.WARNING, "tidemark.access"):
+        for _ in range(3):
+            with pytest.raises(LinkFailed):
+                await taking.access(THEIRS, 17)
+        assert caplog.text.count("keys_removed: mallory SCRAM-SHA-256") == 1
+        with pytest.raises(LinkFailed):
+            await taking.access(LATER, 17)
+    assert caplog.text.count("(INV-MAC1)") == 2, "another one is told"
 
 
 @pytest.mark.parametrize(
