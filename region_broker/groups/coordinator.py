@@ -291,13 +291,15 @@ class GroupCoordinator:
         *,
         require_stable: bool,
         asker: Asker = ADMINISTRATOR,
+        durable_within_s: float | None = None,
     ) -> FetchOutcome:
         """Return committed offsets of these partitions, or of all (None) (C43, B4).
 
         With `require_stable`, a partition with an offset in an open transaction is UNSTABLE_OFFSET,
-        also one that the transaction alone knows when all are asked for.
+        also one that the transaction alone knows when all are asked for. NOT_AVAILABLE where they are
+        not durable in time.
         """
-        wanted = FetchRequest(group_id, partitions, require_stable, asker)
+        wanted = FetchRequest(group_id, partitions, require_stable, asker, durable_within_s)
         return await self._offsets.fetch(self._shard_of(group_id), wanted)
 
     async def expire_offsets(self) -> None:

@@ -9,6 +9,7 @@ INV-GV4  an offset is written for the topic that was there when it was asked for
 Not here: the table (`offsets`), how much it may take (`offset_room`), which shard and when offsets expire (`coordinator`).
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -72,6 +73,8 @@ class FetchRequest:
     partitions: Sequence[TopicPartition] | None
     require_stable: bool
     asker: Asker = ADMINISTRATOR
+    durable_within_s: float | None = None
+    """How long to wait until they are durable; NOT_AVAILABLE is answered then. None: as long as it takes."""
 
 
 @dataclass(slots=True)
@@ -268,9 +271,12 @@ class OffsetService:
         offsets = await run_yielding(pieces, self._pause)
         if last_offset is not None:
             try:
-                await self._ports.log.committed(shard.index, last_offset + 1)
+                async with asyncio.timeout(request.durable_within_s):
+                    await self._ports.log.committed(shard.index, last_offset + 1)
             except LedgerFailed:
                 self._hooks.fail(shard, term)
+            except TimeoutError:
+                return FetchOutcome(GroupVerdict.NOT_AVAILABLE)
         verdict = shard.since(term)
         return FetchOutcome(verdict, offsets if verdict is GroupVerdict.OK else ())
 

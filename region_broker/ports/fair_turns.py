@@ -2,7 +2,7 @@
 
 INV-PFT1 who asks for a second turn while he has one waits for himself, and stands in nobody's way: whoever comes next waits for one piece of work of
          each of the others at most, however much they ask for
-Not here: the work, and who counts as one (`security.sasl.desk`, `partitions.record_threads`).
+Not here: the work, and who counts as one (`security.sasl.desk`); threads that take their next work themselves (`partitions.record_threads`).
 """
 
 import asyncio

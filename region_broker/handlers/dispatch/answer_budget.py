@@ -4,7 +4,7 @@ INV-AB1  an answer that describes things takes DESCRIBED_BYTES_MAX, and half of 
          most (as objects, so on the wire it is shorter); what is beyond gets an error of its own, but the first thing asked for is always described
 INV-AB3  who describes more than FREE_HELD_BYTES, or works for it longer than for one step of the loop, has a place among those that list, and
          room in the memory budget, before it goes on (`listing_places`): of what it made it holds about FREE_HELD_BYTES while it waits, and the
-         offsets that it read. What is less waits for nobody. One of a connection is made at once (INV-WQ5)
+         offsets that it read, and names of topics by their ids. What is less waits for nobody. One of a connection is made at once (INV-WQ5)
 INV-AB2  a name asked again is answered again, as Kafka does, and counts again; it is looked up once
 Not here: the text of the refusal's row (each API's file), pages of topics (`describe_topic_partitions`).
 """

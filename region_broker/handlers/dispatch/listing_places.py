@@ -2,7 +2,8 @@
 
 INV-HLP1 who waits for something else has no place: a request takes one when its turn on its connection has come and it is executed here,
          and leaves it before it waits for a thread that others have. Else a few connections, behind requests that wait for others as long
-         as these like, would keep everybody from a list
+         as these like, would keep everybody from a list. Who holds rows leaves none, as it would wait with them for a place: what it waits
+         for then is bounded (INV-OFE1)
 INV-HLP2 nobody waits for a place, or for the memory that belongs to it, longer than FRAME_TIMEOUT_MS: its connection is closed then, with
          a text. Else those whose clients have long gone would be served one after the other before who still waits
 INV-HLP3 who waits for a place gets it in the turn of who asks (a principal, else a network): one that asks over a thousand connections keeps

@@ -3,6 +3,9 @@
 v2: null topics mean all; an error for the whole.  v5: leader epoch.  v7: require_stable (KIP-447).
 v8: several groups.  v9: member id and epoch, for groups of the new protocol.  v10: topic ids.
 `require_stable` counts for every shape: one group or several, listed or all partitions (B4).
+INV-OFE1 a request that has a place among those that list keeps it to its end, and waits with it DURABLE_MS_MAX in all until offsets are durable; a group
+         whose offsets are not durable by then is COORDINATOR_NOT_AVAILABLE. It holds rows of groups by then: were it to wait for a place, or for
+         room, once more, many that wait would hold all of the room that each of them waits for
 """
 
 from collections.abc import Container, Mapping
@@ -31,6 +34,8 @@ from region_broker.wire.cooperative_yield import CooperativeYield, look_up_rows
 
 _TOPIC_IDS_FROM: Final = 10
 NO_NAMES: Final[Mapping[UUID, str]] = {}
+DURABLE_MS_MAX: Final = 5_000
+"""A hundred times what it takes while enough nodes are there, and little for who waits for the place."""
 
 
 class _ById(NamedTuple):
@@ -38,6 +43,26 @@ class _ById(NamedTuple):
 
     names: Mapping[UUID, str]
     ids: Mapping[str, UUID]
+
+
+class _Patience:
+    """How long a request waits until offsets are durable (INV-OFE1)."""
+
+    __slots__ = ("_ctx", "_until_ms")
+
+    def __init__(self, ctx: RequestContext) -> None:
+        self._ctx = ctx
+        self._until_ms: int | None = None
+
+    def left_s(self) -> float | None:
+        """Return what is left of it, None for no end: without a place it is in nobody's way."""
+        place = self._ctx.listing
+        if place is None or not place.is_taken:
+            return None
+        now_ms = self._ctx.services.clock.monotonic_ms()
+        if self._until_ms is None:
+            self._until_ms = now_ms + DURABLE_MS_MAX
+        return max(0, self._until_ms - now_ms) / 1_000
 
 
 class _Fetched(NamedTuple):
@@ -56,7 +81,7 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
     check_count("OffsetFetch", _count(request.topics))
     if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
         return await error_for_all(ctx, request, GROUP_DENIED, _on_error)
-    fetched = await _fetched(ctx, request, NO_NAMES, require_stable=require_stable)
+    fetched = await _fetched(ctx, request, NO_NAMES, _Patience(ctx), require_stable=require_stable)
 
     async def describe(_group_id: str, yielding: CooperativeYield) -> Fields:
         return await _of_one_group(ctx, request.topics, fetched, yielding)
@@ -95,6 +120,7 @@ async def _groups(ctx: RequestContext, wanted: Any, *, require_stable: bool) -> 
     names = topic_names(ctx) if ctx.version >= _TOPIC_IDS_FROM else NO_NAMES
     topics = _ById(names, {name: topic_id for topic_id, name in names.items()})
     fetched: dict[int, _Fetched] = {}
+    patience = _Patience(ctx)
 
     async def describe(index: int, yielding: CooperativeYield) -> Fields:
         each = wanted[index]
@@ -102,7 +128,9 @@ async def _groups(ctx: RequestContext, wanted: Any, *, require_stable: bool) -> 
             return {"group_id": each.group_id, "topics": [], "error_code": GROUP_DENIED}
         if index not in fetched:  # it is described a second time where it is large
             fetched.clear()
-            fetched[index] = await _fetched(ctx, each, names, require_stable=require_stable)
+            fetched[index] = await _fetched(
+                ctx, each, names, patience, require_stable=require_stable
+            )
         return await _group(ctx, each, topics, fetched[index], yielding)
 
     def too_large(index: int) -> Fields:
@@ -112,23 +140,25 @@ async def _groups(ctx: RequestContext, wanted: Any, *, require_stable: bool) -> 
 
 
 async def _fetched(
-    ctx: RequestContext, wanted: Any, names: Mapping[UUID, str], *, require_stable: bool
+    ctx: RequestContext,
+    wanted: Any,
+    names: Mapping[UUID, str],
+    patience: _Patience,
+    *,
+    require_stable: bool,
 ) -> _Fetched:
-    """Return what is known of a group; it has no place meanwhile, as it may wait until that is durable (INV-HLP1)."""
+    """Return what is known of a group, once that is durable."""
     yielding = CooperativeYield()
     denied = await _denied(ctx, wanted.topics, names, yielding)
     await yielding.row(look_up_rows(wanted.group_id))
     asked = await _asked(wanted.topics, names, denied)
-    place = ctx.listing
-    had_place = place is not None and place.is_taken
-    if place is not None:
-        place.leave()
-    asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
     outcome = await ctx.services.groups.fetch_offsets(
-        wanted.group_id, asked, require_stable=require_stable, asker=asker
+        wanted.group_id,
+        asked,
+        require_stable=require_stable,
+        asker=Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1)),
+        durable_within_s=patience.left_s(),
     )
-    if place is not None and had_place:
-        await place.take()
     return _Fetched(asked, denied, outcome)
 
 

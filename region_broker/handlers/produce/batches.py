@@ -46,6 +46,7 @@ from region_broker.handlers.produce.wait import Item
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.record_rules import RECOMPRESSED_INLINE_BYTES_MAX
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
+from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.server import CloseConnection
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
@@ -303,10 +304,11 @@ def place(ctx: RequestContext, items: Sequence[Item]) -> Iterator[Callable[[], A
 
 
 async def next_part(
-    ctx: RequestContext, items: Sequence[Item], inline_bytes: int
+    ctx: RequestContext, items: Sequence[Item], inline_bytes: int, until_s: float
 ) -> tuple[Sequence[Item], int]:
     """Return the first batches that one step appends, and the bytes that it looks at itself as `light_of` does. Where any of `items` needs a
-    thread, the first one that does is ready, and the last of them (INV-H18): nothing is awaited from here to its append.
+    thread, the first one that does is ready, and the last of them (INV-H18): nothing is awaited from here to its append. Raises `TimeoutError`
+    where its turn there has not come until `until_s` of the event loop (INV-HPM3).
     """
     ready: Item | None = None
     while True:
@@ -316,15 +318,30 @@ async def next_part(
             ready.ahead = None  # rules have changed meanwhile: another one is first
         if heavy is None or _is_prepared(heavy):
             return items[: count + 1], looked_at
-        await prepare(ctx, heavy)
+        await prepare(ctx, heavy, until_s)
         ready = heavy
 
 
-async def prepare(ctx: RequestContext, item: Item) -> None:
-    """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
+async def prepare(ctx: RequestContext, item: Item, until_s: float) -> None:
+    """Let a thread do what takes long with a batch (codec, keys), in the order of the connection; raises `TimeoutError` as `next_part` does."""
     assert item.partition is not None
+    left_s = until_s - asyncio.get_running_loop().time()
+    if left_s <= 0:
+        raise TimeoutError("the time of its request is over")
     work = partial(item.partition.writer.prepared, item.data)
-    item.ahead = await ctx.services.partitions.record_threads.run(ctx.asked_by, work)
+    threads = ctx.services.partitions.record_threads
+    item.ahead = await threads.run(ctx.asked_by, work, turn_within_s=left_s)
+
+
+async def refuse_late(
+    ctx: RequestContext, items: Iterable[Item], yielding: CooperativeYield
+) -> None:
+    """Refuse what the request did not come to in its time (INV-HPM3); what it has appended is waited for."""
+    text = "its turn in the threads that look into batches did not come in time: send it again"
+    for item in items:
+        if item.open and item.outcome is None:
+            _refuse_for_now(ctx, item, ErrorCode.request_timed_out, text)
+        await yielding.row()
 
 
 def _is_prepared(item: Item) -> bool:

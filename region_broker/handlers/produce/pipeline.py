@@ -3,6 +3,9 @@
 INV-HPM1 each batch is verified, appended and waited for in one step; between two steps the transaction may end, and what
          comes after is refused (INV-H14)
 INV-HPM2 what a connection sent behind a request that waits is appended behind its last batch (INV-H12)
+INV-HPM3 a request has PREPARED_S_MAX for the turns of its batches in the threads that look into them: the first one whose turn has not come by then, and
+         all behind it, are refused for now, and its frame is let go of. Else a few frames of very small batches, each of them much work, would hold the
+         whole memory budget for hours, with their clients long gone. What a thread has begun by then is appended
 A rule is written once, for any number of batches (`batches`, `wait`). A run only says what is done when: `whole` does all
 in this very step, and gives up where anything must be waited for; `in_pieces` waits, and serves others after every
 YIELD_ROWS batches. What a request tells its coordinator and its logs is the same in both.
@@ -10,8 +13,10 @@ Partitions answer for themselves: one may have its batch before another is looke
 Not here: what is done with one batch (`batches`), waiting until it is durable and the answer (`wait`).
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Final
 
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.asking import Asking
@@ -26,6 +31,7 @@ from region_broker.handlers.produce.batches import (
     missing_of,
     next_part,
     place,
+    refuse_late,
     refuse_mixed,
 )
 from region_broker.handlers.produce.permission import NOTHING, Denied
@@ -33,6 +39,9 @@ from region_broker.handlers.produce.wait import Item, OnEnd, ProduceWait, name_s
 from region_broker.limits import RECORD_ERRORS_MAX, YIELD_ROWS
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
 from region_broker.wire.cooperative_yield import CooperativeYield
+
+PREPARED_S_MAX: Final = 30
+"""As long as a producer waits for an answer, unless it is told otherwise (`request.timeout.ms`): then it sends the batch again."""
 
 
 def is_many(request: ProduceRequest) -> bool:
@@ -103,10 +112,15 @@ async def _append_all(
     ctx: RequestContext, request: ProduceRequest, items: Sequence[Item], wait: ProduceWait
 ) -> None:
     yielding, names_left = CooperativeYield(YIELD_ROWS), RECORD_ERRORS_MAX
+    until_s = asyncio.get_running_loop().time() + PREPARED_S_MAX
     for piece in _pieces(items):
         left, inline_bytes = piece, 0
         while left:
-            part, inline_bytes = await next_part(ctx, left, inline_bytes)
+            try:
+                part, inline_bytes = await next_part(ctx, left, inline_bytes, until_s)
+            except TimeoutError:
+                await refuse_late(ctx, items, yielding)
+                return
             judged(ctx, request, [item for item in part if item.transactional], waited=True)
             append(ctx, request, part)
             part[-1].ahead = None  # INV-H18

@@ -234,7 +234,7 @@ class PartitionReader:
             return enough  # said and counted already; whoever reads it hears of it
 
     def lookup(self, isolation: Isolation, asked_by: str = "") -> TimeLookup:
-        """Return what finds readable records by time for `asked_by`, who has one turn at a time (INV-RTH2). Raises PartitionFailed."""
+        """Return what finds readable records by time for `asked_by`, by whom turns are counted (INV-RTH2). Raises PartitionFailed."""
         self._content.check_running()
         sight = self._sight
         end = sight.readable_end(isolation)

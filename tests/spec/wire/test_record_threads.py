@@ -1,7 +1,9 @@
 """Batches that take long to look into: few at once, by threads that nobody else waits for (INV-RTH1; hostile-input: bombs)."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -51,13 +53,122 @@ async def test_INV_RTH1_few_are_looked_into_at_once_and_nothing_else_waits_for_t
     assert 2 * RECORD_THREADS + 1 not in begun
 
 
+class HeldWorks:
+    """Works that are begun, and end when they are let go, all of them or one."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self._go_on = threading.Semaphore(0)
+
+    def work(self, asked_by: str) -> None:
+        self.begun.append(asked_by)
+        assert self._go_on.acquire(timeout=60)
+
+    def let_go(self, count: int = 100) -> None:
+        self._go_on.release(count)
+
+
 async def test_INV_RTH2_who_asks_for_much_keeps_others_waiting_for_one_batch() -> None:
     """64 lookups in one write stood in line before everybody else's batches for half an hour."""
-    threads, begun = RecordThreads("records", 1), list[str]()
+    threads, works = RecordThreads("records", 1), HeldWorks()
     async with asyncio.TaskGroup() as tasks:
-        for asked_by in (*["User:much"] * 30, "User:other"):
-            tasks.create_task(threads.run(asked_by, partial(begun.append, asked_by)))
-    assert begun.index("User:other") == 1
+        for asked_by in (*["User:much"] * 30, "User:other", "User:more", "User:more"):
+            tasks.create_task(threads.run(asked_by, partial(works.work, asked_by)))
+        await until(lambda: works.begun == ["User:much"])
+        works.let_go()
+    assert works.begun[1:4] == ["User:other", "User:more", "User:much"]
+    assert not threads._waiting
+    threads.close()
+
+
+async def test_INV_RTH4_one_who_asks_has_all_threads_where_nobody_else_does() -> None:
+    """A cluster with one service account is one who asks."""
+    threads, works = RecordThreads("records", 2), HeldWorks()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(4):
+            tasks.create_task(threads.run("User:one", partial(works.work, "User:one")))
+        await until(lambda: len(works.begun) == 2)
+        works.let_go()
+    threads.close()
+
+
+async def test_INV_RTH4_a_thread_takes_the_next_batch_without_the_event_loop() -> None:
+    threads, works, done = RecordThreads("records", 1), HeldWorks(), threading.Event()
+
+    def last() -> None:
+        done.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(5):
+            tasks.create_task(threads.run("User:one", partial(works.work, "User:one")))
+        tasks.create_task(threads.run("User:one", last))
+        await until(lambda: len(works.begun) == 1)
+        works.let_go()
+        assert done.wait(60), "this step holds the event loop"
+    threads.close()
+
+
+async def test_INV_RTH4_who_leaves_keeps_his_turn_until_its_work_is_done() -> None:
+    threads, works = RecordThreads("records", 1), HeldWorks()
+    loop = asyncio.get_running_loop()
+    leaves = loop.create_task(threads.run("User:one", partial(works.work, "User:one")))
+    await until(lambda: len(works.begun) == 1)
+    leaves.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    async with asyncio.TaskGroup() as tasks:
+        for asked_by in ("User:one", "User:other"):
+            tasks.create_task(threads.run(asked_by, partial(works.work, asked_by)))
+        await asyncio.sleep(0)  # both wait
+        works.let_go()
+    assert works.begun == ["User:one", "User:other", "User:one"]
+    threads.close()
+
+
+class Watched(Exception):
+    """An error that a test sees go."""
+
+
+async def test_an_error_is_freed_once_nobody_has_it() -> None:
+    """A lookup's error would else keep the bytes that it looked at until somebody looks for cycles."""
+    threads = RecordThreads("records", 1)
+
+    def broken() -> None:
+        raise Watched
+
+    gc.collect()
+    gc.disable()
+    try:
+        seen: weakref.ref[Watched] | None = None
+        try:
+            await threads.run("User:one", broken)
+        except Watched as error:
+            seen = weakref.ref(error)
+        await asyncio.to_thread(threads._pool.shutdown)  # its thread has ended
+        assert seen is not None
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+async def test_INV_RTH4_what_a_work_raises_and_who_is_late_reach_who_asks_and_nobody_else() -> None:
+    threads, works = RecordThreads("records", 1), HeldWorks()
+
+    def broken() -> None:
+        raise ValueError("of one's own")
+
+    loop = asyncio.get_running_loop()
+    first = loop.create_task(threads.run("User:one", partial(works.work, "User:one")))
+    await until(lambda: len(works.begun) == 1)
+    with pytest.raises(TimeoutError):
+        await threads.run("User:late", partial(works.work, "User:late"), turn_within_s=0)
+    assert not threads._waiting
+    works.let_go()
+    await first
+    with pytest.raises(ValueError, match="own"):
+        await threads.run("User:one", broken)
+    assert await threads.run("User:one", partial(int, "5"), turn_within_s=60) == 5
+    assert works.begun == ["User:one"]
     threads.close()
 
 

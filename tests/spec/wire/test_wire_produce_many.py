@@ -24,7 +24,7 @@ from region_broker.handlers.produce import batches as produce_batches
 from region_broker.handlers.produce import pipeline
 from region_broker.handlers.produce.wait import Item
 from region_broker.limits import PIECE_ELEMENTS
-from region_broker.records.batches import Origin, Record, build_batch
+from region_broker.records.batches import NO_ORIGIN, Origin, Record, build_batch
 from region_broker.records.compression import Codec
 from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest, answer_pieces
@@ -32,6 +32,7 @@ from tests.fixtures.kafka_port import PlayedCoordinator, WireFixture, wire_fixtu
 from tests.spec.wire.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
 
 NONE, INVALID_RECORD, UNKNOWN_TOPIC, CORRUPT = 0, 87, 3, 2
+TIMED_OUT = 7
 INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE = 49, 48
 
 
@@ -125,11 +126,11 @@ class NotedPreparations:
         monkeypatch.setattr(produce_batches, "prepare", self._noted)
         monkeypatch.setattr(pipeline, "append", self._append)
 
-    async def _noted(self, ctx: RequestContext, item: Item) -> None:
+    async def _noted(self, ctx: RequestContext, item: Item, until_s: float) -> None:
         self.ends.append(self._some.partition("t").log_end_offset)
         self.held.append(sum(each.ahead is not None for each in self._items))
         self.named.append(sum(len(each.bad_records) for each in self._items))
-        await self._prepare(ctx, item)
+        await self._prepare(ctx, item, until_s)
 
     def _append(self, ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> None:
         self._items += items
@@ -176,6 +177,74 @@ async def test_INV_H18_records_that_were_refused_are_kept_as_far_as_they_are_nam
         assert noted.named == [0, 4, 5, 5]
         rows = answered.responses[0].partition_responses
         assert [len(row.record_errors) for row in rows] == [4, 1, 0, 0]
+
+
+def _packed(sequence: int | None = None) -> bytes:
+    origin = NO_ORIGIN
+    if sequence is not None:
+        origin = Origin(ProducerId(5), ProducerEpoch(0), SequenceNumber(sequence))
+    return build_batch([Record(None, bytes(9_000), timestamp_ms=-1)], origin=origin, codec=Codec.ZSTD)  # fmt: skip
+
+
+class SlowThreads:
+    """The time of each request is over once a thread has made so many of its batches ready."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ready: int) -> None:
+        self.made = 0
+        self._ready = ready
+        self._prepare = produce_batches.prepare
+        monkeypatch.setattr(produce_batches, "prepare", self._limited)
+
+    async def _limited(self, ctx: RequestContext, item: Item, until_s: float) -> None:
+        await self._prepare(ctx, item, 0 if self.made == self._ready else until_s)
+        self.made += 1
+
+
+async def test_INV_HPM3_a_request_ends_where_its_batches_have_had_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40,000 batches of 2 kB that are 64 MiB each held their frame for hours, and three such frames all of the memory."""
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", configs={"compression.type": "gzip"})
+        client, slow = await fixture.connect(), SlowThreads(monkeypatch, ready=2)
+        sent = [_packed(), batch(), _packed(), batch(), *[_packed()] * 6, batch()]
+        answered = await client.call(0, 9, _to_one_partition(*sent))
+        assert errors(answered) == [NONE] * 3 + [TIMED_OUT] * 8
+        assert slow.made == 2
+        rows = answered.responses[0].partition_responses
+        assert [row.base_offset for row in rows] == [0, 1, 2] + [-1] * 8
+        assert fixture.partition("t").log_end_offset == 3
+        assert fixture.services.memory.held_bytes == 0
+
+
+async def test_INV_HPM3_what_an_idempotent_producer_sent_behind_a_late_batch_is_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", configs={"compression.type": "gzip"})
+        client = await fixture.connect()
+        with monkeypatch.context() as patched:
+            SlowThreads(patched, ready=0)
+            client.send(0, 9, produce_of(_packed(0)))
+            client.send(0, 9, produce_of(_packed(1)))
+            _, late = await client.receive(0, 9)
+            assert errors(late) == [TIMED_OUT]
+            assert await client.closed()
+        again = await fixture.connect()
+        for sequence in range(2):
+            answered = await again.call(0, 9, produce_of(_packed(sequence)))
+            assert errors(answered) == [NONE]
+
+
+async def test_INV_HPM3_a_late_batch_without_acks_ends_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", configs={"compression.type": "gzip"})
+        SlowThreads(monkeypatch, ready=0)
+        client = await fixture.connect()
+        client.send(0, 9, produce_of(_packed(), acks=0))
+        assert await client.closed()
 
 
 class Ending(PlayedCoordinator):

@@ -12,13 +12,15 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import FetchedOffset, FetchOutcome
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch import listing_places
+from region_broker.handlers.dispatch import answer_budget, listing_places
 from region_broker.handlers.dispatch.answer_budget import described
 from region_broker.handlers.dispatch.dispatcher import Dispatcher
 from region_broker.handlers.dispatch.listing_places import ListingPlaces
 from region_broker.handlers.dispatch.registry import Api, ApiTable, Fields, always
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.dispatch.whole_errors import error_for_all
+from region_broker.handlers.groups import offset_fetch
+from region_broker.handlers.groups.errors import COORDINATOR_NOT_AVAILABLE
 from region_broker.limits import (
     ELEMENTS_AT_ONCE_MAX,
     FREE_HELD_BYTES,
@@ -35,6 +37,7 @@ from region_broker.wire.server import CloseConnection
 from tests.fixtures.judged_apis import acl, judged_apis
 from tests.fixtures.kafka_port import frame_of, wire_fixture
 from tests.fixtures.waiting import until
+from tests.unit.region_broker.groups.fakes import MemoryLedger
 
 LIST_GROUPS, METADATA, JOIN_GROUP = 16, 3, 11
 
@@ -275,26 +278,74 @@ async def test_INV_AB3_what_is_large_is_made_anew_once_there_is_a_place_for_it(
         assert held_at_take == [rows[0], None]
 
 
-async def test_INV_HLP1_offsets_that_are_not_durable_are_waited_for_without_a_place(
+def _groups_asked(count: int) -> dict[str, Any]:
+    groups = [
+        {"group_id": f"g{at}", "member_id": None, "member_epoch": -1, "topics": None}
+        for at in range(count)
+    ]
+    return {"require_stable": True, "groups": groups}
+
+
+async def test_INV_OFE1_who_holds_offsets_of_groups_waits_for_no_place_and_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a region without enough nodes that is for long, and other lists need no ledger."""
+    """Many of them held all of the memory that each waited for. 1. One has its place. 2. Others fill the memory."""
     async with judged_apis(tmp_path) as judged:
         judged.give(
             acl(ResourceType.GROUP, Operation.READ), acl(ResourceType.TOPIC, Operation.READ)
         )
-        free: list[int] = []
+        free, patience = list[int](), list[float | None]()
+        memory, filler = judged.services.memory, Share()
 
-        async def fetch(_groups: GroupCoordinator, *_: Any, **_named: Any) -> FetchOutcome:
+        async def fetch(
+            _groups: GroupCoordinator, *_: Any, durable_within_s: float | None, **_named: Any
+        ) -> FetchOutcome:
             free.append(judged.dispatcher._listings._free)
+            patience.append(durable_within_s)
+            if len(free) == 2:
+                memory.hold(filler, memory.left_bytes)
             found = [TopicPartition(TopicName("orders"), number) for number in range(YIELD_ROWS)]
             return FetchOutcome(GroupVerdict.OK, tuple(FetchedOffset(each, GroupVerdict.OK) for each in found))  # fmt: skip
 
         monkeypatch.setattr(GroupCoordinator, "fetch_offsets", fetch)
-        groups = [{"group_id": f"g{at}", "member_id": None, "member_epoch": -1, "topics": None} for at in range(5)]  # fmt: skip
-        answer = await judged.ask(9, 9, {"require_stable": True, "groups": groups})
+        monkeypatch.setattr(listing_places, "WAIT_MS_MAX", 0)
+        answer = await judged.ask(9, 9, _groups_asked(5))
         assert [len(each.topics[0].partitions) for each in answer.groups] == [YIELD_ROWS] * 5
-        assert free == [LISTINGS_AT_ONCE_MAX] * 5
+        assert free == [LISTINGS_AT_ONCE_MAX] + [LISTINGS_AT_ONCE_MAX - 1] * 4
+        assert patience[0] is None, "who has no place is in nobody's way"
+        left_s = [each for each in patience if each is not None]
+        assert len(left_s) == 4
+        assert left_s == sorted(left_s, reverse=True), "in all, not for each group"
+
+
+async def test_INV_OFE1_offsets_that_are_not_durable_keep_a_place_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a region without enough nodes they are not for long, and other lists need no ledger."""
+    monkeypatch.setattr(offset_fetch, "DURABLE_MS_MAX", 0)
+    monkeypatch.setattr(answer_budget, "FREE_HELD_BYTES", 0)
+    async with judged_apis(tmp_path) as judged:
+        judged.give(
+            acl(ResourceType.GROUP, Operation.READ), acl(ResourceType.TOPIC, Operation.READ)
+        )
+        row = {"partition_index": 0, "committed_offset": 1, "committed_metadata": "", "committed_leader_epoch": -1}  # fmt: skip
+        topics = [{"name": "orders", "partitions": [row]}]
+        for at in range(3):
+            await judged.ask(8, 9, {"group_id": f"g{at}", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None, "topics": topics})  # fmt: skip
+        waited, durable = 0, MemoryLedger.committed
+
+        async def committed(ledger: MemoryLedger, shard: int, next_offset: int) -> None:
+            nonlocal waited
+            waited += 1
+            if waited == 2:
+                await asyncio.Event().wait()
+            await durable(ledger, shard, next_offset)
+
+        monkeypatch.setattr(MemoryLedger, "committed", committed)
+        async with asyncio.timeout(10):
+            answer = await judged.ask(9, 9, _groups_asked(3))
+        assert [each.error_code for each in answer.groups] == [0, COORDINATOR_NOT_AVAILABLE, 0]
+        assert judged.dispatcher._listings._free == LISTINGS_AT_ONCE_MAX
 
 
 async def test_INV_HD10_few_listings_are_made_at_once(tmp_path: Path) -> None:
