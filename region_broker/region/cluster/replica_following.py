@@ -322,9 +322,7 @@ class ReplicaFollowing:
         try:
             match effect:
                 case CutLog(_, to_offset):
-                    _log.warning("%s is cut from %d to %d: the leader has another history from there on",
-                                 partition.tp, partition.log_end_offset, to_offset)  # fmt: skip
-                    partition.truncate_to(to_offset, settles=False)  # INV-ANC1
+                    _cut(partition, to_offset)
                 case StartAt(_, offset):
                     _log.warning(
                         "%s starts again at %d, as the leader's does", partition.tp, offset
@@ -452,8 +450,18 @@ class ReplicaFollowing:
         """See `Driver`."""
         cuts = self._core.cuts_by(found)
         self._compared(line, {key: found[key] for key in found if key not in cuts})
+
+        def cut(partition: Partition, offset: int) -> None:
+            key, answer = partition.key, found[partition.key]
+            if line is not self._line or self._logs.get(key) is not partition or answer is None:
+                return
+            starts_anew = offset < answer.log_start_offset  # all of it goes, by the core's word
+            if not starts_anew and self._core.cuts_by({key: answer}).get(key) == offset:
+                _cut(partition, offset)
+
         await cut_one_by_one(
             [(self._logs[key], offset) for key, offset in cuts.items() if key in self._logs],
+            cut,
             lambda partition: self._compared(line, {partition.key: found[partition.key]}),
             self._stopped,
         )
@@ -621,6 +629,14 @@ class ReplicaFollowing:
             "bytes_behind": size_bytes if connected else None,
             "last_error": self._last_reason,
         }
+
+
+def _cut(partition: Partition, offset: int) -> None:
+    """Cut a log, if that was not done before the core was told (INV-ANC1); raises LogError."""
+    if offset < partition.log_end_offset:
+        _log.warning("%s is cut from %d to %d: the leader has another history from there on",
+                     partition.tp, partition.log_end_offset, offset)  # fmt: skip
+        partition.truncate_to(offset, settles=False)
 
 
 def _let_go(partition: Partition) -> None:
