@@ -318,9 +318,10 @@ def _jumped(generation: int, region_epoch: RegionEpoch) -> int:
 def _is_emptied(generation: int, members: Collection[object], region_epoch: RegionEpoch) -> bool:
     """Return whether a try of this takeover that broke off has emptied the group: its members get later generations than that.
 
-    Emptied again it would jump into those of another region.
+    Emptied again it would jump into those of another region. From the region epoch just before this one the first jump led beyond
+    the first generation: all of a region epoch count.
     """
-    return not members and generation == region_epoch * GENERATION_JUMP & GENERATION_MASK
+    return not members and generation // GENERATION_JUMP == region_epoch
 
 
 def _emptied_modern(group: ConsumerGroup, region_epoch: RegionEpoch) -> list[KeyValue]:

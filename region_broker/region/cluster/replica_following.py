@@ -16,6 +16,8 @@ INV-RFN9 a follower whose disk has no room takes nothing, but follows the log st
          frees room here by nothing else
          1. Three disks are full. 2. The leader's retention makes room there. 3. Both followers hear of it, and go on holding what was deleted.
          4. Nobody is in sync with the leader, so HW stands still, and no start comes to lie beyond their ends.
+         It ends the session with the first answer, which has few logs, the same ones each time. Where the bytes of each begin at the leader it
+         has heard before that, as the histories were compared
 INV-RFN7 the core is told of the time, and readers are looked at, only while one of them waits for it: a group that copies what there is, and
          whose copies nobody reads, costs a node no wake-ups but those of its fetches
 How far logs are durable is told once for all logs of a group commit, in the turn after it.
@@ -25,7 +27,7 @@ Not here: what is done when (`replication.following`), the syncs of a cut (`answ
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, assert_never
@@ -320,9 +322,7 @@ class ReplicaFollowing:
         try:
             match effect:
                 case CutLog(_, to_offset):
-                    _log.warning("%s is cut from %d to %d: the leader has another history from there on",
-                                 partition.tp, partition.log_end_offset, to_offset)  # fmt: skip
-                    partition.truncate_to(to_offset, settles=False)  # INV-ANC1
+                    _cut(partition, to_offset)
                 case StartAt(_, offset):
                     _log.warning(
                         "%s starts again at %d, as the leader's does", partition.tp, offset
@@ -450,8 +450,18 @@ class ReplicaFollowing:
         """See `Driver`."""
         cuts = self._core.cuts_by(found)
         self._compared(line, {key: found[key] for key in found if key not in cuts})
+
+        def cut(partition: Partition, offset: int) -> None:
+            key, answer = partition.key, found[partition.key]
+            if line is not self._line or self._logs.get(key) is not partition or answer is None:
+                return
+            starts_anew = offset < answer.log_start_offset  # all of it goes, by the core's word
+            if not starts_anew and self._core.cuts_by({key: answer}).get(key) == offset:
+                _cut(partition, offset)
+
         await cut_one_by_one(
             [(self._logs[key], offset) for key, offset in cuts.items() if key in self._logs],
+            cut,
             lambda partition: self._compared(line, {partition.key: found[partition.key]}),
             self._stopped,
         )
@@ -463,6 +473,9 @@ class ReplicaFollowing:
             if answer is not None and key in self._logs:
                 self._logs[key].writer.leader_starts = answer.starts
         self._tell(EpochsChecked(line.session, found))
+        if not self.has_room:
+            begins = {key: each.log_start_offset for key, each in found.items() if each is not None}
+            self._note_starts({key: (start, start) for key, start in begins.items()})
 
     def _stopped(self, partition: Partition) -> None:
         if self._logs.get(partition.key) is partition:
@@ -479,7 +492,8 @@ class ReplicaFollowing:
         self.readers.heard(self._parts.line.clock.monotonic_ms(), acts=acts)
         full = self._parts.partitions.room.refusal
         if full is not None:
-            self._note_starts(parts)  # so that room may be made: it takes nothing
+            starts = {p.key: (min(p.log_start_offset, p.position), p.kept_from) for p, _ in parts}
+            self._note_starts(starts)  # so that room may be made: it takes nothing
             raise CannotBe(full)
         self._answer = {part.key: (part, data) for part, data in parts}
         slices = []
@@ -500,25 +514,25 @@ class ReplicaFollowing:
         self._tell(Fetched(line.session, tuple(slices)))
         self._answer = {}
         if line is self._line:
-            for partition in self._note_kept(parts):
+            for partition in self._note_kept((part.key, part.kept_from) for part, _ in parts):
                 self.readers.named(partition)
 
-    def _note_starts(self, parts: list[tuple[ReplicaPart, memoryview]]) -> None:
-        """Delete what the leader has deleted of the logs that are copied from it (INV-RFN9).
+    def _note_starts(self, told: Mapping[LogKey, tuple[int, int | None]]) -> None:
+        """Delete what the leader has deleted of the logs that are copied from it, as `told`: where each starts, and is kept from (INV-RFN9).
 
-        Nothing is voided, and nothing is told: the session ends, and the next one counts on what it finds, as behind a restart.
+        Nothing is voided, and nothing is told: the session ends, and the next one counts on what it finds, as behind a restart. Where
+        there is room by the first answer, that one names the start of each log again.
         """
-        starts = {part.key: min(part.log_start_offset, part.position) for part, _ in parts}
-        for partition in self._note_kept(parts):
-            start = min(starts[partition.key], partition.log_end_offset)
-            partition.retention.forget_below(start)
+        for partition in self._note_kept((key, kept_from) for key, (_, kept_from) in told.items()):
+            start, _ = told[partition.key]
+            partition.retention.forget_below(min(start, partition.log_end_offset))
 
-    def _note_kept(self, parts: list[tuple[ReplicaPart, memoryview]]) -> list[Partition]:
+    def _note_kept(self, told: Iterable[tuple[LogKey, int | None]]) -> list[Partition]:
         """Note from where on the leader has the bytes of the logs that are copied from it; return those (INV-RFN8)."""
         copied = [
-            (self._logs[part.key], part.kept_from)
-            for part, _ in parts
-            if self._core.stage(part.key) is Stage.COPIED and part.key in self._logs
+            (self._logs[key], kept_from)
+            for key, kept_from in told
+            if self._core.stage(key) is Stage.COPIED and key in self._logs
         ]
         for partition, kept_from in copied:
             partition.trimming.leader_keeps_from = kept_from
@@ -549,6 +563,11 @@ class ReplicaFollowing:
     def serves_readers(self) -> bool:
         """See `Driver`."""
         return self.readers.is_open and self.readers.named_count >= len(self._logs)
+
+    @property
+    def has_room(self) -> bool:
+        """See `Driver`."""
+        return self._parts.partitions.room.refusal is None
 
     @property
     def taken_bytes_per_s(self) -> int:
@@ -610,6 +629,14 @@ class ReplicaFollowing:
             "bytes_behind": size_bytes if connected else None,
             "last_error": self._last_reason,
         }
+
+
+def _cut(partition: Partition, offset: int) -> None:
+    """Cut a log, if that was not done before the core was told (INV-ANC1); raises LogError."""
+    if offset < partition.log_end_offset:
+        _log.warning("%s is cut from %d to %d: the leader has another history from there on",
+                     partition.tp, partition.log_end_offset, offset)  # fmt: skip
+        partition.truncate_to(offset, settles=False)
 
 
 def _let_go(partition: Partition) -> None:

@@ -71,6 +71,11 @@ class Driver(Protocol):
         ...
 
     @property
+    def has_room(self) -> bool:
+        """Whether this follower's disk takes what is copied."""
+        ...
+
+    @property
     def taken_bytes_per_s(self) -> int:
         """How much this follower may be sent while it is not in sync (INV-RPA5)."""
         ...
@@ -159,12 +164,16 @@ class ReplicaLine:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 checked, _ = await answer
             await self._driver.checked(self, _found(asked, checked))
+            self._checks.task_done()
 
     async def _take_fetches(self) -> NoReturn:
         while True:
             answer = await self._fetches.get()
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 fetched, attachment = await answer
+            if not self._driver.has_room:
+                # The answer has few logs, and ends the session: first whatever the comparison says, of each (INV-RFN9).
+                await self._checks.join()
             self._driver.fetched(
                 self, _parts_of(fetched, attachment), acts=fetched.acts, takes_writes=fetched.takes_writes
             )  # fmt: skip

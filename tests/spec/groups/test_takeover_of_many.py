@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from idempotency import fencing
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch, TopicPartition
 from region_broker.groups.classic.states import GroupState
 from region_broker.groups.coordinator import LOOKS_AT_ONCE, LOOKS_OF_A_RECORD
@@ -93,6 +94,14 @@ def offsets_of(shard: Shard) -> set[int]:
         for places in shard.table.committed.values()
         for place in places.values()
     }
+
+
+def generations_of(fixture: Fixture) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for shard in fixture.groups.shards:
+        found |= {name: value.generation for name, value in shard.table.group_values.items()}
+        found |= {name: group.group_epoch for name, group in shard.table.modern.items()}
+    return found
 
 
 def assert_taken_over(fixture: Fixture) -> None:
@@ -208,6 +217,24 @@ async def test_INV_GC6_after_a_crash_between_any_two_records_the_next_try_ends_w
             assert_taken_over(again)
             done = report.clamped_count + _clamped_in(ledger, first, record_count)
             assert done == 2 * len(names), "what is durable is not done again"
+
+
+async def test_INV_GC6_a_generation_jumps_once_from_the_region_epoch_next_to_it() -> None:
+    """That of the last region by ordinal, and the next one of the first: a jump leads beyond the first generation, and another one
+    into those of the second region."""
+    before, now = fencing.region_epoch(2, fencing.REGION_ORDINAL_MAX), fencing.region_epoch(3, 0)
+    assert now == before + 1
+    fixture = Fixture()
+    async with running(fixture):
+        await filled(fixture, 0, 2)
+        await fixture.groups.clamp(end_of, region_epoch=before)
+        await filled(fixture, 0, 2)
+        await fixture.groups.clamp(end_of, region_epoch=now)
+        jumped = generations_of(fixture)
+        assert set(jumped) == {"classic", "modern"}
+        assert all(now << 16 < each < (now + 1) << 16 for each in jumped.values())
+        assert not (await fixture.groups.clamp(end_of, region_epoch=now)).emptied
+        assert generations_of(fixture) == jumped
 
 
 def _clamped_in(ledger: MemoryLedger, first: int, end: int) -> int:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.record_batch import Buffer
+from region_broker.log.parts.appender import LogAppender
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.trimming import Trimming
 from region_broker.region.cluster.answered_cuts import LOGS_AT_ONCE, cut_one_by_one
@@ -101,6 +103,37 @@ def test_INV_ANC2_cuts_end_with_their_session_and_the_next_one_makes_the_others(
     live(life, partitions=COUNT)
 
 
+def test_INV_ANC1_nothing_is_appended_to_a_log_before_its_cut_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its disk takes longer than its leader's answer: the event loop would sync the cut."""
+    settle, write = Trimming.settle, LogAppender._write
+    early, appended = list[int](), list[int]()
+
+    def writing(appender: LogAppender, size_bytes: int, last_offset: int, *buffers: Buffer) -> None:
+        (appended if appender._content.unsettled is None else early).append(last_offset)
+        write(appender, size_bytes, last_offset, *buffers)
+
+    async def life(region: ReplicaRegion) -> None:
+        async def slowly(trimming: Trimming) -> None:
+            await region.clock.sleep_ms(50)
+            await settle(trimming)
+
+        one, two, _ = await with_a_tail(region)
+        monkeypatch.setattr(Trimming, "settle", slowly)
+        monkeypatch.setattr(LogAppender, "_write", writing)
+        region.elect(2)
+        for number in range(COUNT):
+            two.append(batch(3), number)
+        await region.until(
+            lambda: all_bytes_of(one) == all_bytes_of(two), "it has what its leader has"
+        )
+        assert len(appended) >= COUNT
+        assert early == []
+
+    live(life, partitions=COUNT)
+
+
 def grown() -> Fixture:
     """Return a node whose logs have each one more record than is to stay."""
     some = fixture(partition_count=COUNT, leads=False)
@@ -113,12 +146,12 @@ def grown() -> Fixture:
     return some
 
 
-def cut(partition: Partition) -> None:
-    partition.truncate_to(1, settles=False)
+def cut(partition: Partition, offset: int) -> None:
+    partition.truncate_to(offset, settles=False)
 
 
 def test_INV_ANC1_the_event_loop_waits_for_no_disk_however_many_logs_are_cut() -> None:
-    some, stopped = grown(), list[Partition]()
+    some, told, stopped = grown(), list[Partition](), list[Partition]()
     in_threads, on_the_loop = list[str](), list[str]()
 
     async def scene() -> None:
@@ -130,17 +163,19 @@ def test_INV_ANC1_the_event_loop_waits_for_no_disk_however_many_logs_are_cut() -
                 (in_threads if loop._in_job else on_the_loop).append(f"{operation} {path}")
 
         some.disk.fault = look
-        await cut_one_by_one([(each, 1) for each in some.partitions], cut, stopped.append)
+        cuts = [(each, 1) for each in some.partitions]
+        await cut_one_by_one(cuts, cut, told.append, stopped.append)
         some.disk.fault = None
 
     run_simulated(scene(), "many logs")
     assert (on_the_loop, stopped) == ([], [])
+    assert {each.key for each in told} == {each.key for each in some.partitions}
     assert len(in_threads) >= 2 * COUNT
     assert {each.log_end_offset for each in some.partitions} == {1}
 
 
 def test_INV_ANC1_a_log_whose_disk_fails_behind_its_cut_is_told_and_the_others_go_on() -> None:
-    some, stopped = grown(), list[Partition]()
+    some, told, stopped = grown(), list[Partition](), list[Partition]()
     broken = some.partitions[1]
 
     def fail(operation: str, path: Path) -> None:
@@ -149,10 +184,13 @@ def test_INV_ANC1_a_log_whose_disk_fails_behind_its_cut_is_told_and_the_others_g
 
     async def scene() -> None:
         some.disk.fault = fail
-        await cut_one_by_one([(each, 1) for each in some.partitions], cut, stopped.append)
+        cuts = [(each, 1) for each in some.partitions]
+        await cut_one_by_one(cuts, cut, told.append, stopped.append)
 
     folder = broken.log.content.folder
     run_simulated(scene(), "a broken disk")
     assert stopped == [broken]
+    assert broken not in told
+    assert len(told) == COUNT - 1
     assert [each for each in some.partitions if each.failed is not None] == [broken]
     assert {each.log_end_offset for each in some.partitions} == {1}

@@ -1,5 +1,7 @@
 """What an order has deleted, and the leader keeps for mirrors, its followers keep, too, and they delete what it does not keep (INV-RFN8, INV-RFN9, INV-RH1, T14)."""
 
+from functools import partial
+
 import msgspec
 import pytest
 
@@ -7,6 +9,7 @@ from idempotency.identity import LogKey
 from idempotency.pieces import drained
 from idempotency.record_batch import Buffer
 from region_broker.partitions.trimming import Hold
+from region_broker.region.cluster import replica_line, replica_sending
 from region_broker.region.cluster.replica_messages import ReplicaPart
 from region_broker.region.cluster.replica_sending import FetchSession
 from tests.fixtures.node_logs import batch
@@ -201,6 +204,45 @@ def test_INV_RFN9_followers_without_room_delete_what_their_leader_deletes_and_ar
         assert bytes_of(two.partition()) == bytes_of(three.partition()) == bytes_of(one.partition())
 
     live(life)
+
+
+@pytest.mark.parametrize("checked_at_once", [2, 1_000])
+def test_INV_RFN9_a_follower_without_room_hears_of_all_its_logs_however_few_an_answer_has(
+    monkeypatch: pytest.MonkeyPatch, checked_at_once: int
+) -> None:
+    """Paced, and with a lot to send, an answer has two logs, and the next session begins with the same ones."""
+    monkeypatch.setattr(replica_sending, "LOGS_AT_ONCE", 1)
+    monkeypatch.setattr(replica_line, "LOGS_CHECKED_AT_ONCE", checked_at_once)
+    numbers = range(5)
+
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start(topic_configs=CONFIGS)
+        for number in numbers:
+            for _ in range(60):
+                await one.produce(batch(2, size_bytes=200), number)
+        for node in (two, three):
+            fill(node)
+        for number in numbers:
+            one.append(batch(), number)
+        await region.until(lambda: region.in_sync() == {1}, "they take nothing")
+        for number in numbers:
+            assert await one.partition(number).retention.delete_records(ORDERED) == ORDERED
+        maintain(one)
+        kept = {number: one.partition(number).kept_from for number in numbers}
+        assert min(kept.values()) > 0
+
+        def freed(node: ReplicaNode) -> bool:
+            maintain(node)
+            return {number: node.partition(number).kept_from for number in numbers} == kept
+
+        for node in (two, three):
+            await region.until(partial(freed, node), "each log has gone where the leader's has")
+            node.table.room.note(1_000, 200)
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "they have room, and copy on")
+        for number in numbers:
+            assert bytes_of(two.partition(number)) == bytes_of(one.partition(number))
+
+    live(life, partitions=len(numbers))
 
 
 def test_INV_RFN9_T14_a_follower_without_room_voids_no_order() -> None:

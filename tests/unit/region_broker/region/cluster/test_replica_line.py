@@ -1,5 +1,6 @@
-"""What a follower says beside a fetch, within it, and ahead of it (INV-RPF6, INV-RPF9)."""
+"""What a follower says beside a fetch, within it, and ahead of it (INV-RPF6, INV-RPF9); what ends a session waits for the comparison of all logs (INV-RFN9)."""
 
+import asyncio
 from typing import Any, cast
 from uuid import UUID
 
@@ -7,14 +8,17 @@ import pytest
 
 from idempotency.identity import LeaderEpoch, LogKey
 from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX
+from region_broker.region.cluster import replica_line
 from region_broker.region.cluster.replica_line import ReplicaLine
 from region_broker.region.cluster.replica_messages import (
+    CheckedReplicaLogs,
     DurableReport,
     ReplicaFetch,
+    ReplicaFetched,
     names_of,
     places_of,
 )
-from region_broker.replication.effects import SendFetch, SendReport
+from region_broker.replication.effects import CheckEpochs, SendFetch, SendReport
 from tests.fixtures.cluster_images import member
 
 X, Y = (LogKey(UUID(int=number), 0) for number in (1, 2))
@@ -27,21 +31,35 @@ class Client:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
+        self.answers: list[asyncio.Future[Any]] = []
 
     def notify(self, message: object) -> None:
         self.sent.append(message)
 
-    def begin(self, message: object, _answer: type) -> None:
+    def begin(self, message: object, _answer: type) -> asyncio.Future[Any]:
         self.sent.append(message)
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
 
 
 class Driver:
     serves_readers = False
     taken_bytes_per_s = CATCH_UP_BYTES_PER_S_MAX
 
+    def __init__(self, *, has_room: bool = True) -> None:
+        self.has_room = has_room
+        self.told: list[str] = []
 
-def line() -> tuple[ReplicaLine, Client]:
-    made = ReplicaLine(1, member(1), LeaderEpoch(5), cast("Any", None), cast("Any", Driver()))
+    async def checked(self, *_: object) -> None:
+        self.told.append("checked")
+
+    def fetched(self, *_: object, **__: object) -> None:
+        self.told.append("fetched")
+
+
+def line(driver: Driver | None = None) -> tuple[ReplicaLine, Client]:
+    driver = driver or Driver()
+    made = ReplicaLine(1, member(1), LeaderEpoch(5), cast("Any", None), cast("Any", driver))
     client = Client()
     made._client = cast("Any", client)
     return made, client
@@ -83,3 +101,33 @@ async def test_INV_RPF9_what_does_not_run_is_said_where_nothing_else_is() -> Non
     assert fetch.lacking == report.lacking == names_of(LACKING)
     made.report(SendReport(1, {X: 1}, {}, None))
     assert client.sent[-1].lacking is None
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_INV_RFN9_without_room_an_answer_waits_until_each_log_was_compared(
+    monkeypatch: pytest.MonkeyPatch, *, has_room: bool
+) -> None:
+    monkeypatch.setattr(replica_line, "LOGS_CHECKED_AT_ONCE", 1)
+    driver = Driver(has_room=has_room)
+    made, client = line(driver)
+    made.check(CheckEpochs(1, {X: LeaderEpoch(4), Y: LeaderEpoch(4)}))
+    made.fetch(SendFetch(1, {X: 0}, (), {}, {}, None))
+    first, second, fetch = client.answers
+    async with asyncio.TaskGroup() as tasks:
+        reading = [tasks.create_task(each) for each in (made._take_checks(), made._take_fetches())]
+        checked = CheckedReplicaLogs(logs=()), memoryview(b"")
+        first.set_result(checked)
+        fetch.set_result((ReplicaFetched(parts=(), acts=True, takes_writes=True), memoryview(b"")))
+        await turns()
+        assert driver.told == (["checked", "fetched"] if has_room else ["checked"])
+        second.set_result(checked)
+        await turns()
+        assert driver.told.count("checked") == 2
+        assert driver.told.index("fetched") == (1 if has_room else 2)
+        for task in reading:
+            task.cancel()
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
