@@ -9,6 +9,7 @@ INV-RTH3  the end of a node waits for none of them, and its logs are closed befo
          may take half a minute. The process itself ends when what they have begun has
 INV-RTH4  no thread is idle while a batch waits, however busy the event loop is, and whoever asks: a thread that is done takes the next one itself.
          What is given up in its turn keeps the thread until it is done, and so nobody gets another one by leaving
+INV-RTH5  what is given up before its turn leaves nothing behind: what was handed to the threads for it is used by whoever comes next
 Not here: what is done with a batch (`record_rules`, `time_lookup`).
 """
 
@@ -34,6 +35,8 @@ class RecordThreads:
         self._lock: Final = threading.Lock()
         self._waiting: Final[dict[str, _Waiting]] = {}
         """What waits of each who asks; whose turn is next stands first (INV-RTH2)."""
+        self._spare = 0
+        """Turns that the threads have before them beyond those for what waits (INV-RTH5)."""
 
     async def run(
         self, asked_by: str, work: Callable[[], _Result], *, turn_within_s: float | None = None
@@ -45,7 +48,10 @@ class RecordThreads:
         loop = asyncio.get_running_loop()
         made: Future[_Result] = Future()
         with self._lock:
-            _ = loop.run_in_executor(self._pool, self._take_turn)  # whosever it is by then
+            if self._spare:
+                self._spare -= 1
+            else:
+                _ = loop.run_in_executor(self._pool, self._take_turn)  # whosever it is by then
             self._waiting.setdefault(asked_by, {})[made] = partial(_do, made, work)
         late = None
         if turn_within_s is not None:
@@ -64,6 +70,7 @@ class RecordThreads:
         with self._lock:
             left = [made for waiting in self._waiting.values() for made in waiting]
             self._waiting.clear()
+            self._spare = 0  # whoever comes now is told that it is closed
         for made in left:
             made.cancel()
 
@@ -72,6 +79,7 @@ class RecordThreads:
         with self._lock:
             asked_by = next(iter(self._waiting), None)
             if asked_by is None:
+                self._spare = max(self._spare - 1, 0)
                 return
             waiting = self._waiting[asked_by]
             work = waiting.pop(next(iter(waiting)))
@@ -95,6 +103,7 @@ class RecordThreads:
         with self._lock:
             waiting = self._waiting.get(asked_by, {})
             is_withdrawn = waiting.pop(made, None) is not None
+            self._spare += is_withdrawn
             if is_withdrawn and not waiting:
                 del self._waiting[asked_by]
         return is_withdrawn

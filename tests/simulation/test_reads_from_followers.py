@@ -344,6 +344,9 @@ async def test_INV_RRD3_followers_of_a_region_that_mirrors_show_nothing(
         site = regions.fabric.site("client")
         await write(await Connection.open(site, eu.led.kafka_port), [b"of-eu-1", b"of-eu-2"])
         await regions.until(
+            lambda: us.led.node.storage.partitions.get(TOPIC, 0) is not None, "us has the topic"
+        )
+        await regions.until(
             lambda: us.led.partition(TOPIC, 0).sight.visible_end == 2, "us shows what eu has"
         )
         await nobody_is_sent_away(regions, us)

@@ -3,7 +3,7 @@
 v2: null topics mean all; an error for the whole.  v5: leader epoch.  v7: require_stable (KIP-447).
 v8: several groups.  v9: member id and epoch, for groups of the new protocol.  v10: topic ids.
 `require_stable` counts for every shape: one group or several, listed or all partitions (B4).
-INV-OFE1 a request that has a place among those that list keeps it to its end, and waits with it DURABLE_MS_MAX in all until offsets are durable; a group
+INV-OFE1 a request that has a place among those that list keeps it to its end, and waits for offsets to be durable up to DURABLE_MS_MAX behind it; a group
          whose offsets are not durable by then is COORDINATOR_NOT_AVAILABLE. It holds rows of groups by then: were it to wait for a place, or for
          room, once more, many that wait would hold all of the room that each of them waits for
 """

@@ -3,8 +3,8 @@
 INV-HPM1 each batch is verified, appended and waited for in one step; between two steps the transaction may end, and what
          comes after is refused (INV-H14)
 INV-HPM2 what a connection sent behind a request that waits is appended behind its last batch (INV-H12)
-INV-HPM3 a request has PREPARED_S_MAX for the turns of its batches in the threads that look into them: the first one whose turn has not come by then, and
-         all behind it, are refused for now, and its frame is let go of. Else a few frames of very small batches, each of them much work, would hold the
+INV-HPM3 a request has PREPARED_S_MAX from its begin for the turns of its batches in the threads that look into them: the first one whose turn has not come
+         by then, what would have been appended together with it, and all behind it, are refused for now, and its frame is let go of. Else a few frames of very small batches, each of them much work, would hold the
          whole memory budget for hours, with their clients long gone. What a thread has begun by then is appended
 A rule is written once, for any number of batches (`batches`, `wait`). A run only says what is done when: `whole` does all
 in this very step, and gives up where anything must be waited for; `in_pieces` waits, and serves others after every
@@ -85,6 +85,7 @@ async def in_pieces(
     yielding = CooperativeYield(YIELD_ROWS)
     items: list[Item] = []
     transactional: list[Item] = []
+    until_s = asyncio.get_running_loop().time() + PREPARED_S_MAX
     with place(ctx, items) as turn:
         coming = items_of(request)
         while piece := list(islice(coming, YIELD_ROWS)):
@@ -104,15 +105,15 @@ async def in_pieces(
                 await add(ctx, request, missing)
             await asking.settle(transactional)
             wait = ProduceWait(ctx, request, items, on_end)
-            await _append_all(ctx, request, items, wait)
+            await _append_all(ctx, request, items, wait, until_s)
     wait.all_expected()
 
 
 async def _append_all(
-    ctx: RequestContext, request: ProduceRequest, items: Sequence[Item], wait: ProduceWait
-) -> None:
+    ctx: RequestContext, request: ProduceRequest, items: Sequence[Item], wait: ProduceWait,
+    until_s: float,
+) -> None:  # fmt: skip
     yielding, names_left = CooperativeYield(YIELD_ROWS), RECORD_ERRORS_MAX
-    until_s = asyncio.get_running_loop().time() + PREPARED_S_MAX
     for piece in _pieces(items):
         left, inline_bytes = piece, 0
         while left:

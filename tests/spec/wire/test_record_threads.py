@@ -125,6 +125,33 @@ async def test_INV_RTH4_who_leaves_keeps_his_turn_until_its_work_is_done() -> No
     threads.close()
 
 
+async def test_INV_RTH5_what_is_given_up_before_its_turn_leaves_nothing_behind() -> None:
+    """As long as anything waited, each one left kilobytes: a client had but to ask, and leave."""
+    threads, works = RecordThreads("records", 1), HeldWorks()
+    loop = asyncio.get_running_loop()
+    kept = [
+        loop.create_task(threads.run("User:one", partial(works.work, "User:one"))) for _ in range(2)
+    ]
+    await until(lambda: len(works.begun) == 1)
+    for _ in range(300):
+        leaves = loop.create_task(threads.run("User:other", partial(works.work, "User:other")))
+        await asyncio.sleep(0)
+        leaves.cancel()
+        late = loop.create_task(
+            threads.run("User:late", partial(works.work, "User:late"), turn_within_s=0)
+        )
+        found = await asyncio.gather(leaves, late, return_exceptions=True)
+        assert [type(each) for each in found] == [asyncio.CancelledError, TimeoutError]
+    assert threads._pool._work_queue.qsize() < 5
+    works.let_go()
+    await asyncio.gather(*kept)
+    await threads.run("User:other", partial(works.work, "User:other"))
+    assert works.begun == ["User:one", "User:one", "User:other"]
+    threads.close()
+    with pytest.raises(RuntimeError):
+        await threads.run("User:one", partial(works.work, "User:one"))
+
+
 class Watched(Exception):
     """An error that a test sees go."""
 

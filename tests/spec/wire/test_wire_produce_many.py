@@ -29,6 +29,7 @@ from region_broker.records.compression import Codec
 from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest, answer_pieces
 from tests.fixtures.kafka_port import PlayedCoordinator, WireFixture, wire_fixture
+from tests.fixtures.waiting import until
 from tests.spec.wire.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
 
 NONE, INVALID_RECORD, UNKNOWN_TOPIC, CORRUPT = 0, 87, 3, 2
@@ -215,6 +216,39 @@ async def test_INV_HPM3_a_request_ends_where_its_batches_have_had_their_time(
         assert [row.base_offset for row in rows] == [0, 1, 2] + [-1] * 8
         assert fixture.partition("t").log_end_offset == 3
         assert fixture.services.memory.held_bytes == 0
+
+
+async def test_INV_HPM3_the_time_of_a_request_counts_from_its_begin_and_not_from_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 requests that were sent ahead on one connection had half a minute each, one behind the other."""
+    begun, ends, goes_on = [0], list[float](), asyncio.Event()
+    items_of, prepare = produce_batches.items_of, produce_batches.prepare
+
+    def counted(request: Any) -> Any:
+        begun[0] += 1
+        return items_of(request)
+
+    async def held(ctx: RequestContext, item: Item, until_s: float) -> None:
+        ends.append(until_s)
+        await goes_on.wait()
+        await prepare(ctx, item, until_s)
+
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", configs={"compression.type": "gzip"})
+        client = await fixture.connect()
+        with monkeypatch.context() as patched:
+            patched.setattr(pipeline, "items_of", counted)
+            patched.setattr(produce_batches, "prepare", held)
+            for _ in range(2):
+                client.send(0, 9, produce_of(_packed()))
+            await until(lambda: begun[0] == 5 and len(ends) == 1)  # both are waiting by then
+            patched.setattr(pipeline, "PREPARED_S_MAX", 100_000)
+            goes_on.set()
+            for _ in range(2):
+                _, answered = await client.receive(0, 9)
+                assert errors(answered) == [NONE]
+    assert ends[1] - ends[0] < 50_000
 
 
 async def test_INV_HPM3_what_an_idempotent_producer_sent_behind_a_late_batch_is_not_executed(
