@@ -67,8 +67,6 @@ def _untold(nodes: Sequence[tuple[int, str]]) -> Iterator[str]:
 
 def nodes_that_run(config: NodeConfig) -> tuple[list[int] | None, str]:
     """Return the nodes of the region of `config`, as the first of them that says so knows them; None, and why, where none does."""
-    if not config.siblings:  # a region of one node has no /v1/cluster
-        return [config.own_node.node_id], ""
     whys: list[str] = []
     scheme = "https" if config.http_security_protocol in ENCRYPTED else "http"
     for node in (config.own_node, *config.siblings):
