@@ -1,10 +1,10 @@
 """Work in pieces: a generator that yields after each piece of what would hold an event loop for long.
 
-It needs no loop: who calls says whether the loop runs at each yield (`region_broker.wire.cooperative_yield`) or not (`drained`).
+It needs no loop: who calls says whether the loop runs at each yield (`run_paused`) or not (`drained`).
 Not here: how large a piece is.
 """
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TypeAlias, TypeVar
 
 _Result = TypeVar("_Result")
@@ -19,3 +19,14 @@ def drained(pieces: Pieces[_Result]) -> _Result:
         except StopIteration as done:
             result: _Result = done.value
             return result
+
+
+async def run_paused(pieces: Pieces[_Result], pause: Callable[[], Awaitable[None]]) -> _Result:
+    """Return what `pieces` return, with a `pause` after each."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            result: _Result = done.value
+            return result
+        await pause()

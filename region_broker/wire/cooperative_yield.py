@@ -12,10 +12,10 @@ Not here: whose order is held meanwhile (`handlers.dispatch.dispatcher`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, Self, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final, Self, TypeVar
 
-from idempotency.pieces import Pieces
+from idempotency.pieces import Pieces, run_paused
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, YIELD_ROWS
 
 _LETTERS_PER_ROW: Final = 128  # of a hash (`idempotency.java_hash`): 8 us
@@ -75,14 +75,8 @@ async def each_yielding(
     return made
 
 
-async def run_yielding(
+def run_yielding(
     pieces: Pieces[_Result], pause: Callable[[], Awaitable[None]] = give_way
-) -> _Result:
+) -> Coroutine[Any, Any, _Result]:
     """Return what `pieces` return, giving way after each, or with another `pause`."""
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            result: _Result = done.value
-            return result
-        await pause()
+    return run_paused(pieces, pause)

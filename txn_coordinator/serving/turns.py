@@ -6,14 +6,11 @@ Not here: markers (`marker_orders`, which hands over so many a turn), replay (`s
 """
 
 import asyncio
-from typing import Final, TypeVar
-
-from idempotency.pieces import Pieces
+from typing import Final
 
 TURN_COST: Final = 100
 _PARTITIONS_FOR_ONE: Final = 10
 """So many partitions of a record cost about what one more id does."""
-_Result = TypeVar("_Result")
 
 
 class Turns:
@@ -31,14 +28,3 @@ class Turns:
         if self._done >= TURN_COST:
             self._done = 0
             await asyncio.sleep(0)
-
-
-async def in_turns(pieces: Pieces[_Result]) -> _Result:
-    """Return what `pieces` return, giving way after each."""
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            result: _Result = done.value
-            return result
-        await asyncio.sleep(0)

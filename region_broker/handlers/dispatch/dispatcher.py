@@ -64,7 +64,6 @@ from region_broker.handlers.dispatch.services import (
 from region_broker.handlers.dispatch.throttling import metered, settled
 from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.limits import FREE_HELD_BYTES, GROUP_NAME_BYTES_MAX, SMALL_LISTING_BYTES
-from region_broker.ports.addresses import network_of
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
@@ -591,8 +590,7 @@ class Dispatcher:
 
 def _asker(incoming: Incoming) -> str:
     """Return whose turn among lists a request takes: its principal's, or its network's where nobody has logged in."""
-    who = incoming.peer.state.identity.principal
-    return network_of(host_of(incoming.peer.address)) if who == ANONYMOUS_PRINCIPAL else who
+    return incoming.peer.state.identity.counted_as(host_of(incoming.peer.address))
 
 
 def _is_large(frame: memoryview) -> bool:
