@@ -195,7 +195,7 @@ class Producer:
         """
         assert self._loop is not None
         try:
-            result = unmasked(lambda: wait(_POLL_S))
+            result = unmasked(wait, _POLL_S)
         except KafkaException:
             result = 1  # fatal: each record is told by its own report, which are served on
         if not self._room.is_set():

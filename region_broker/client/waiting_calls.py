@@ -29,8 +29,8 @@ _BROKE_OFF: Final = "handshake failed: Local:"
 """In the text of an error of logins: the connection ended, or nothing came, before the broker had heard of any credentials."""
 _BROKER: Final = re.compile(r"://([^/]+)/")
 
-# librdkafka prints fatal errors to stderr whatever its log level; they are raised here as well.
 _log: Final = logging.getLogger("tidemark.client")
+# librdkafka prints fatal errors to stderr whatever its log level; they are raised here as well.
 _QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
 _QUIET.addHandler(logging.NullHandler())
 

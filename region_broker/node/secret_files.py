@@ -15,7 +15,7 @@ from typing import Final
 
 from region_broker.config.node_config import NodeConfig
 from region_broker.ports.disk import Disk
-from region_broker.security.sealing.key_ring import RingError, ring_bytes, ring_of
+from region_broker.security.sealing.key_ring import Ring, RingError, ring_bytes, ring_of
 
 KEYS: Final = (
     "tls_key", "sasl_users_file", "sasl_token_secret_file", "http_tokens_file", "encryption_keys_file",
@@ -53,16 +53,18 @@ def secret_files(config: NodeConfig, disk: Disk) -> Iterator[SecretFile]:
 
 
 def _sources(config: NodeConfig, disk: Disk) -> Iterator[tuple[str, Path]]:
-    if not config.encryption_keys_file:
-        return
-    path = Path(config.encryption_keys_file)
-    try:
-        ring = ring_of(ring_bytes(disk, path), path)
-    except RingError:
-        return  # a problem of its own
-    for name, key in ring.items():
+    for name, key in ring_on_file(config, disk).items():
         if key.source.file:
             yield f"the source of the key {name!r}", Path(key.source.file)
+
+
+def ring_on_file(config: NodeConfig, disk: Disk) -> Ring:
+    """Return the keys that the file of keys names; none where there is no such file, or one that is wrong: a problem, told by itself."""
+    path = Path(config.encryption_keys_file)
+    try:
+        return ring_of(ring_bytes(disk, path), path) if config.encryption_keys_file else {}
+    except RingError:
+        return {}
 
 
 def open_secrets(config: NodeConfig, disk: Disk) -> Iterator[str]:

@@ -33,7 +33,7 @@ from region_broker.node.auditing import keeps_trail, trail_problem
 from region_broker.node.logins import login_problems, login_remarks
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.node_tls import tls_problems
-from region_broker.node.secret_files import open_secrets
+from region_broker.node.secret_files import open_secrets, ring_on_file
 from region_broker.node.storage import (
     METADATA_FILE,
     check_owner,
@@ -137,13 +137,7 @@ def _key_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
 
 def _key_remarks(config: NodeConfig, ports: Ports) -> Iterator[str]:
     """Yield which keys a start would not have. Sources that are files are read; no command is run, and a variable may be the node's alone."""
-    if not config.encryption_keys_file:
-        return
-    path = Path(config.encryption_keys_file)
-    try:
-        ring = ring_of(ring_bytes(ports.disk, path), path)
-    except RingError:
-        return  # a problem, and no remark
+    path, ring = config.encryption_keys_file, ring_on_file(config, ports.disk)
     for name, key in unlock(KeySources(ports.disk), {n: k for n, k in ring.items() if k.source.file}).items():  # fmt: skip
         if key.failed:
             yield (

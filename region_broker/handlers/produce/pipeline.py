@@ -3,9 +3,10 @@
 INV-HPM1 each batch is verified, appended and waited for in one step; between two steps the transaction may end, and what
          comes after is refused (INV-H14)
 INV-HPM2 what a connection sent behind a request that waits is appended behind its last batch (INV-H12)
-INV-HPM3 a request has PREPARED_S_MAX from its begin for the turns of its batches in the threads that look into them: the first one whose turn has not come
-         by then, what would have been appended together with it, and all behind it, are refused for now, and its frame is let go of. Else a few frames of very small batches, each of them much work, would hold the
-         whole memory budget for hours, with their clients long gone. What a thread has begun by then is appended
+INV-HPM3 a request has PREPARED_S_MAX from its begin for the turns of its batches in the threads that look into them: the first one whose turn has not
+         come by then, what would have been appended together with it, and all behind it, are refused for now, and its frame is let go of. Else
+         a few frames of very small batches, each of them much work, would hold the whole memory budget for hours, with their clients long gone.
+         What a thread has begun by then is appended
 A rule is written once, for any number of batches (`batches`, `wait`). A run only says what is done when: `whole` does all
 in this very step, and gives up where anything must be waited for; `in_pieces` waits, and serves others after every
 YIELD_ROWS batches. What a request tells its coordinator and its logs is the same in both.

@@ -13,7 +13,7 @@ Not here: where to cut (`replication.following`), the syncs (`log.journal.cut_jo
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -36,26 +36,21 @@ async def cut_one_by_one(
     disk failed.
     """
     waiting = iter(list(cuts))
+
+    async def cut_each() -> None:
+        for partition, offset in waiting:
+            await partition.trimming.prepare_cut(offset)
+            with suppress(LogError):  # the core's cut meets it again, and says what is wrong
+                await partition.trimming.lower(offset)
+                cut(partition, offset)
+            try:
+                await partition.trimming.settle()
+            except PartitionFailed:  # which was said as it stopped
+                stopped(partition)
+            else:
+                told(partition)
+            await asyncio.sleep(0)
+
     async with asyncio.TaskGroup() as tasks:
         for _ in range(LOGS_AT_ONCE):
-            tasks.create_task(_cut_each(waiting, cut, told, stopped), name="log-by-log")
-
-
-async def _cut_each(
-    waiting: Iterator[tuple[Partition, int]],
-    cut: Callable[[Partition, int], None],
-    told: Callable[[Partition], None],
-    stopped: Callable[[Partition], None],
-) -> None:
-    for partition, offset in waiting:
-        await partition.trimming.prepare_cut(offset)
-        with suppress(LogError):  # the core's cut meets it again, and says what is wrong
-            await partition.trimming.lower(offset)
-            cut(partition, offset)
-        try:
-            await partition.trimming.settle()
-        except PartitionFailed:  # which was said as it stopped
-            stopped(partition)
-        else:
-            told(partition)
-        await asyncio.sleep(0)
+            tasks.create_task(cut_each(), name="log-by-log")

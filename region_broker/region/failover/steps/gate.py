@@ -45,9 +45,8 @@ class Gate:
         """Open, now or as soon as nothing keeps the gate closed: all that takes writes is loaded for `state`."""
         self._loaded = state
         self._open()
-        for (
-            reason
-        ) in self._reasons.values():  # the last thing that clients were told is that it loads
+        # The last thing that clients were told is that it loads.
+        for reason in self._reasons.values():
             self._outlook.parts.role.close_gate(reason)
 
     def unload(self) -> None:
