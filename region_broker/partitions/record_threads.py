@@ -17,13 +17,35 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from region_broker.limits import LOOKUP_THREADS, RECORD_THREADS
+from region_broker.ports.fair_turns import InTurn
 
 _Result = TypeVar("_Result")
-_Waiting: TypeAlias = dict[Future[Any], Callable[[], None]]
+
+
+class _Piece(Generic[_Result]):
+    """One batch's work, and what is made of it."""
+
+    __slots__ = ("_work", "made")
+
+    def __init__(self, work: Callable[[], _Result]) -> None:
+        self._work = work
+        self.made: Future[_Result] = Future()
+
+    def do(self) -> None:
+        """Do it, unless nobody waits for it any more."""
+        made = self.made
+        if not made.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._work()
+        except BaseException as error:  # noqa: BLE001 - it is handed on, to who asked
+            made.set_exception(error)
+            del made, self  # the error holds this frame: no cycle
+        else:
+            made.set_result(result)
 
 
 class RecordThreads:
@@ -33,8 +55,8 @@ class RecordThreads:
         """Start no thread before one is needed."""
         self._pool: Final = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._lock: Final = threading.Lock()
-        self._waiting: Final[dict[str, _Waiting]] = {}
-        """What waits of each who asks; whose turn is next stands first (INV-RTH2)."""
+        self._waiting: Final[InTurn[_Piece[Any]]] = InTurn()
+        """INV-RTH2"""
         self._spare = 0
         """Turns that the threads have before them beyond those for what waits (INV-RTH5)."""
 
@@ -46,79 +68,56 @@ class RecordThreads:
         Raises `TimeoutError` where its turn has not come within `turn_within_s`: that is not begun either.
         """
         loop = asyncio.get_running_loop()
-        made: Future[_Result] = Future()
+        piece = _Piece(work)
         with self._lock:
             if self._spare:
                 self._spare -= 1
             else:
                 _ = loop.run_in_executor(self._pool, self._take_turn)  # whosever it is by then
-            self._waiting.setdefault(asked_by, {})[made] = partial(_do, made, work)
+            self._waiting.add(asked_by, piece)
         late = None
         if turn_within_s is not None:
-            late = loop.call_later(turn_within_s, self._give_up, asked_by, made)
+            late = loop.call_later(turn_within_s, self._give_up, asked_by, piece)
         try:
-            return await asyncio.wrap_future(made)
+            return await asyncio.wrap_future(piece.made)
         finally:
             if late is not None:
                 late.cancel()
-            self._withdraw(asked_by, made)
-            del made  # an error that it has holds this frame: no cycle
+            self._withdraw(asked_by, piece)
+            del piece  # an error that it has holds this frame: no cycle
 
     def close(self) -> None:
         """Begin nothing any more, and wait for nothing (INV-RTH3)."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            left = [made for waiting in self._waiting.values() for made in waiting]
-            self._waiting.clear()
+            left = self._waiting.clear()
             self._spare = 0  # whoever comes now is told that it is closed
-        for made in left:
-            made.cancel()
+        for piece in left:
+            piece.made.cancel()
 
     def _take_turn(self) -> None:
         """Do what is next, in a thread; there is nothing where it was withdrawn."""
         with self._lock:
-            asked_by = next(iter(self._waiting), None)
-            if asked_by is None:
+            found = self._waiting.pop()
+            if found is None:
                 self._spare = max(self._spare - 1, 0)
                 return
-            waiting = self._waiting[asked_by]
-            work = waiting.pop(next(iter(waiting)))
-            self._behind_others(asked_by)
-        work()
-        del work  # as in `_do`
+        asked_by, piece = found
+        piece.do()
+        del found, piece  # as in `do`
         with self._lock:
-            self._behind_others(asked_by)  # whoever came meanwhile has waited for this one
+            self._waiting.behind_others(asked_by)  # whoever came meanwhile has waited for this one
 
-    def _behind_others(self, asked_by: str) -> None:
-        waiting = self._waiting.pop(asked_by, None)
-        if waiting:
-            self._waiting[asked_by] = waiting
+    def _give_up(self, asked_by: str, piece: _Piece[Any]) -> None:
+        if self._withdraw(asked_by, piece):
+            piece.made.set_exception(TimeoutError("its turn in the threads has not come in time"))
 
-    def _give_up(self, asked_by: str, made: Future[_Result]) -> None:
-        if self._withdraw(asked_by, made):
-            made.set_exception(TimeoutError("its turn in the threads has not come in time"))
-
-    def _withdraw(self, asked_by: str, made: Future[_Result]) -> bool:
+    def _withdraw(self, asked_by: str, piece: _Piece[Any]) -> bool:
         """Return whether it waited still; it does not any more."""
         with self._lock:
-            waiting = self._waiting.get(asked_by, {})
-            is_withdrawn = waiting.pop(made, None) is not None
+            is_withdrawn = self._waiting.withdraw(asked_by, piece)
             self._spare += is_withdrawn
-            if is_withdrawn and not waiting:
-                del self._waiting[asked_by]
         return is_withdrawn
-
-
-def _do(made: Future[_Result], work: Callable[[], _Result]) -> None:
-    if not made.set_running_or_notify_cancel():
-        return
-    try:
-        result = work()
-    except BaseException as error:  # noqa: BLE001 - it is handed on, to who asked
-        made.set_exception(error)
-        del made  # the error holds this frame: no cycle
-    else:
-        made.set_result(result)
 
 
 def produce_threads() -> RecordThreads:

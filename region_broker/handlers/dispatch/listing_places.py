@@ -12,13 +12,13 @@ Not here: which requests need one (`Api.lists`), and when they take it (`dispatc
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from idempotency.ports import Clock
 from region_broker.limits import FRAME_TIMEOUT_MS, LISTINGS_AT_ONCE_MAX
+from region_broker.ports.fair_turns import InTurn
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import CloseConnection
 
@@ -59,8 +59,8 @@ class ListingPlaces:
         self._memory = memory
         self._clock = clock
         self._free = LISTINGS_AT_ONCE_MAX
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """Those of each asker; whose turn is next stands first (INV-HLP3)."""
+        self._waiting: InTurn[asyncio.Future[None]] = InTurn()
+        """INV-HLP3"""
 
     @contextmanager
     def of(self, api_name: str, asker: str) -> Iterator[ListingPlace]:
@@ -92,12 +92,8 @@ class ListingPlaces:
 
     def leave(self) -> None:
         """Give one back."""
-        while self._waiting:
-            asker = next(iter(self._waiting))
-            waiting = self._waiting.pop(asker)
-            next_one = waiting.popleft()
-            if waiting:
-                self._waiting[asker] = waiting  # behind all others
+        while (found := self._waiting.pop()) is not None:
+            _, next_one = found
             if not next_one.done():  # it waits still
                 next_one.set_result(None)
                 return
@@ -105,7 +101,7 @@ class ListingPlaces:
 
     async def _wait(self, api_name: str, asker: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(asker, deque()).append(turn)
+        self._waiting.add(asker, turn)
         is_given = False
         try:
             async with asyncio.timeout(WAIT_MS_MAX / 1_000):
@@ -124,7 +120,5 @@ class ListingPlaces:
         """Wait no more."""
         if not turn.cancelled():
             self.leave()  # it was given one in the step in which it gave up
-        elif turn in self._waiting.get(asker, ()):
-            self._waiting[asker].remove(turn)
-            if not self._waiting[asker]:
-                del self._waiting[asker]
+        else:
+            self._waiting.withdraw(asker, turn)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from region_broker.ports.fair_turns import FairTurns
+from region_broker.ports.fair_turns import FairTurns, InTurn
 from region_broker.security.identity import ANONYMOUS, Identity
 from tests.fixtures.waiting import until
 
@@ -53,3 +53,35 @@ def test_INV_PFT1_who_has_not_logged_in_counts_by_his_network() -> None:
     assert alice.counted_as("2001:db8::1") == alice.counted_as("10.0.0.1") == "User:alice"
     assert ANONYMOUS.counted_as("2001:db8::1") == ANONYMOUS.counted_as("2001:db8::2")
     assert ANONYMOUS.counted_as("10.0.0.1") != ANONYMOUS.counted_as("10.0.0.2")
+
+
+def test_INV_PFT2_who_has_had_a_turn_stands_behind_all_others() -> None:
+    waiting: InTurn[int] = InTurn()
+    for who, item in (("much", 1), ("much", 2), ("much", 3), ("one", 4), ("two", 5), ("two", 6)):
+        waiting.add(who, item)
+    taken = [waiting.pop() for _ in range(7)]
+    assert taken == [
+        ("much", 1),
+        ("one", 4),
+        ("two", 5),
+        ("much", 2),
+        ("two", 6),
+        ("much", 3),
+        None,
+    ]
+
+
+def test_INV_PFT2_what_is_withdrawn_has_no_turn_and_who_has_nothing_left_neither() -> None:
+    waiting: InTurn[int] = InTurn()
+    for who, item in (("a", 1), ("a", 2), ("b", 3), ("c", 4)):
+        waiting.add(who, item)
+    assert waiting.withdraw("b", 3)
+    assert not waiting.withdraw("b", 3)
+    assert not waiting.withdraw("a", 4)
+    waiting.behind_others("a")
+    waiting.behind_others("b")
+    assert waiting.pop() == ("c", 4)
+    assert waiting
+    assert waiting.clear() == [1, 2]
+    assert not waiting
+    assert waiting.pop() is None
