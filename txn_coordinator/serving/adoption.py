@@ -11,10 +11,8 @@ INV-TA4  what is open is sorted out, and judged, so many transactions a turn, or
 Not here: appending and sending (`driver`), scanning partitions (the caller).
 """
 
-import asyncio
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from idempotency.identity import ProducerId, TopicPartition
@@ -23,7 +21,7 @@ from idempotency.partition_state import OpenTxn
 from idempotency.pieces import Pieces, run_paused
 from txn_coordinator.events import AbortOrphan, AdoptOngoing
 from txn_coordinator.serving.shard_driver import ShardDriver
-from txn_coordinator.serving.turns import Turns
+from txn_coordinator.serving.turns import Turns, give_way
 from txn_coordinator.states import PREPARED
 from txn_coordinator.transitions import orphan_id
 
@@ -147,7 +145,7 @@ async def abort_open(
     would leave y open for ever: so the first is carried out, then the second is decided. Raises LedgerFailed.
     """
     records = [record for shard in shards for record in shard.view.records()]
-    sorted_out = await run_paused(sort_out(found, records), partial(asyncio.sleep, 0))
+    sorted_out = await run_paused(sort_out(found, records), give_way)
     for shard in shards:
         shard.expect_open()
     turns = Turns()

@@ -27,4 +27,9 @@ class Turns:
         self._done += 1 + partitions // _PARTITIONS_FOR_ONE
         if self._done >= TURN_COST:
             self._done = 0
-            await asyncio.sleep(0)
+            await give_way()
+
+
+async def give_way() -> None:
+    """Let everything else that is ready run once."""
+    await asyncio.sleep(0)
