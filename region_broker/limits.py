@@ -75,6 +75,9 @@ IDLE_TIMEOUT_MS: Final = 600_000
 LEADER_WAIT_MS: Final = 3_000
 
 FETCH_BYTES_MAX: Final = 55 * MIB  # Kafka's fetch.max.bytes
+# What a Fetch reads in one step, some 1 ms, and of one partition, but for its first batch.
+FETCH_STEP_BYTES: Final = 1 * MIB
+FETCH_PARTITION_BYTES_MAX: Final = 8 * MIB
 FETCH_PARTITION_COUNT_MAX: Final = 20_000
 # Batches that one reading looks at in one step, 1.6 us each, and gives out: 1.3 MiB of the smallest.
 READ_BATCHES_MAX: Final = 20_000

@@ -158,22 +158,34 @@ class Fetching:
         drained(self.reading.begin(self._over))
 
     def _over(self) -> None:
+        if self._finish is not None:  # else given up while something was read in
+            self._step(self._written())
+
+    def _step(self, pieces: Pieces[Written | ColdRange]) -> None:
+        """Read and write one piece, and the next one in a turn of the loop of its own (INV-FRD5)."""
+        loop = asyncio.get_running_loop()
         if self._finish is None:
-            return  # given up while something was read in
+            pieces.close()
+            return
         meter = self._ctx.meter
         if meter is not None:
-            meter.start(asyncio.get_running_loop().time())
-        written: Written | Exception
+            meter.start(loop.time())
+        written: Written | ColdRange | Exception | None = None
         try:
-            written = drained(self._written())
+            next(pieces)
+        except StopIteration as done:
+            written = done.value
         except Exception as error:  # noqa: BLE001 - whoever sent it is told, and closes its connection
             written = error
-        if isinstance(written, ColdRange):
-            if meter is not None:
-                meter.stop(asyncio.get_running_loop().time())
-            self._ctx.services.partitions.cold_reads.begin(written, self._over)
-        else:
+        if written is not None and not isinstance(written, ColdRange):
             self._answer(written)
+            return
+        if meter is not None:
+            meter.stop(loop.time())
+        if written is None:
+            loop.call_soon(self._step, pieces)
+        else:
+            self._ctx.services.partitions.cold_reads.begin(written, self._over)
 
     def give_up(self) -> None:
         """See `Waiting`."""
@@ -195,6 +207,12 @@ class Fetching:
         return written
 
     def _written(self) -> Pieces[Written | ColdRange]:
+        try:
+            return (yield from self._read_and_written())
+        finally:
+            self.reading.let_go()  # what is answered counts as the connection's
+
+    def _read_and_written(self) -> Pieces[Written | ColdRange]:
         found = [] if self._is_late() else (yield from self.reading.read())
         if isinstance(found, ColdRange):
             return found

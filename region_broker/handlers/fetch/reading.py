@@ -6,6 +6,9 @@ INV-FRD2 a reading looks at all its partitions before anything is read in for it
 INV-FRD3 a reading gives out READ_BATCHES_MAX batches at most, over all its partitions: then its bytes are used up (INV-PT14)
 INV-FRD4 so they are once it names READ_ABORTED_MAX aborted transactions: one batch may lie in very many, in each partition anew. What is given out of a
          partition is given out with all of them, or not at all, as a reader hides what they name (C38)
+INV-FRD5 a reading gives way after FETCH_STEP_BYTES, and takes FETCH_PARTITION_BYTES_MAX of one partition (but INV-H9): what one reader asks for holds nobody else up
+INV-FRD6 what it has found counts in the memory budget from where it gives way, and it goes on by what is left then: readings that go on beside each
+         other hold no more than the budget together, beside one step of one of them
 A wait ends once; the reading is made in a turn of the loop of its own, never within the change that ended it.
 Not here: who may ask and what a session is told (`fetch`), who tells of changes (`partitions.purgatory`).
 """
@@ -26,6 +29,8 @@ from region_broker.limits import (
     ABORTED_ENTRY_BYTES,
     ELEMENTS_AT_ONCE_MAX,
     FETCH_BYTES_MAX,
+    FETCH_PARTITION_BYTES_MAX,
+    FETCH_STEP_BYTES,
     READ_ABORTED_MAX,
     READ_BATCHES_MAX,
     YIELD_ROWS,
@@ -45,6 +50,7 @@ from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
 from region_broker.security.identity import Identity
 from region_broker.wire.codec.fast_paths.fetch import NO_REPLICA, FetchedRow
+from region_broker.wire.memory_budget import Share
 
 LOOKS_MAX: Final = 10 * FIRST_LOOKS_MAX
 """Into how many segments of all its partitions a reading looks before it has read in what it lacks (INV-SGL1): some 60 ms."""
@@ -66,7 +72,7 @@ class Reading:
 
     __slots__ = (
         "_aborted_left", "_batches_left", "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_met_at", "_named", "_nearer", "_on_over", "_rack",
-        "_services", "_session", "_tries", "_wait", "wait_ms_max",
+        "_services", "_session", "_share", "_tries", "_wait", "wait_ms_max",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - the rest by keyword
@@ -101,6 +107,7 @@ class Reading:
         self._met_at = met_at
         self._gives_records = True
         self._nearer: Sequence[int] = ()
+        self._share = Share()
 
     def tell_only(self) -> None:
         """Read no records, and wait for none: tell offsets at once, as to a reader that is beyond its quota."""
@@ -198,10 +205,16 @@ class Reading:
         found: list[Read] = []
         lacking: list[ColdRange] = []
         looks_left = LOOKS_MAX
+        held_bytes = step_bytes = 0
         for seen, item in enumerate(wanted, 1):
-            if seen % YIELD_ROWS == 0:  # the same when it reads again (INV-OPS4)
+            if (
+                seen % YIELD_ROWS == 0 or step_bytes >= FETCH_STEP_BYTES
+            ):  # the same when it reads again (INV-OPS4)
                 partitions.opened_aside.end_step()
+                held_bytes, step_bytes = held_bytes + step_bytes, 0
+                self._services.memory.hold(self._share, held_bytes)
                 yield
+                left_bytes = min(left_bytes, self._left_bytes())
                 partitions.opened_aside.begin_step(taken)
             try:
                 row = self._row(item, left_bytes, first=first, wait=wait)
@@ -215,7 +228,9 @@ class Reading:
                 continue
             found.append(Read(item, row))
             if row.records:
-                left_bytes -= len(row.records) + ABORTED_ENTRY_BYTES * len(row.aborted or ())
+                row_bytes = len(row.records) + ABORTED_ENTRY_BYTES * len(row.aborted or ())
+                left_bytes -= row_bytes
+                step_bytes += row_bytes
                 first = False
         partitions.opened_aside.end_step()
         if lacking:
@@ -224,6 +239,10 @@ class Reading:
             lacking[0].others = tuple(lacking[1:])
             return lacking[0]
         return found
+
+    def let_go(self) -> None:
+        """Hold nothing more of what was found: it is answered, or dropped."""
+        self._services.memory.hold(self._share, 0)
 
     def holds(self, read: Read) -> Partition | None:
         """Return the partition if what was read of it is all there is to be told; None if there is more or an error."""
@@ -305,7 +324,9 @@ class Reading:
     ) -> FetchedRow:
         # Bytes that are used up still tell offsets: an empty reading at the end of what is readable.
         is_full = self._batches_left <= 0 or self._aborted_left <= 0
-        bytes_max = 0 if is_full else max(0, min(left_bytes, item.max_bytes))
+        bytes_max = (
+            0 if is_full else max(0, min(left_bytes, item.max_bytes, FETCH_PARTITION_BYTES_MAX))
+        )
         try:
             found = partition.reader.fetch(
                 item.offset, bytes_max, self._isolation, first_batch_always=first, wait=wait,

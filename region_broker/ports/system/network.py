@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Final, cast
 
 from typing_extensions import override
@@ -36,14 +36,10 @@ from region_broker.ports.network import (
     unheard,
 )
 from region_broker.ports.served_connections import ServedConnections
+from region_broker.ports.system.sealing_turns import SealingTurns
 from region_broker.ports.system.tls_accept import TlsServer
 
 LISTEN_BACKLOG: Final = 1024
-PIECE_BYTES: Final = 128 * 1024
-"""What goes through TLS goes in pieces of this: each is on its way, and opened by the other side, while the next one is sealed. More than uvloop lets
-wait for the end of the loop's turn (64 KiB), so it is sent at once; what is smaller is joined, as each piece is a record, or several, of TLS."""
-
-
 TLS_HELD_BYTES: Final = 17 * 1024
 """How much may have been taken from the socket already of what is expected: a record of TLS that is not whole yet (RFC 8446, 5.2)."""
 SMALL_BYTES: Final = 1024
@@ -51,27 +47,6 @@ SMALL_BYTES: Final = 1024
 WAKE_BYTES_MAX: Final = 128 * 1024
 WAKE_BYTES_MIN: Final = 16 * 1024
 """Expecting less is not worth a call of the system."""
-
-
-def in_pieces(buffers: Iterable[Buffer], piece_bytes: int = PIECE_BYTES) -> Iterator[Buffer]:
-    """Return the same bytes in pieces of `piece_bytes`, but for the last one; what lies in several buffers is copied."""
-    held: list[Buffer] = []
-    room_bytes = piece_bytes
-    for buffer in buffers:
-        view = memoryview(buffer)
-        while view:
-            held.append(view[:room_bytes])
-            view = view[room_bytes:]
-            room_bytes -= len(held[-1])
-            if not room_bytes:
-                yield _one(held)
-                held, room_bytes = [], piece_bytes
-    if held:
-        yield _one(held)
-
-
-def _one(held: list[Buffer]) -> Buffer:
-    return held[0] if len(held) == 1 else b"".join(held)
 
 
 class _Stream(asyncio.BaseProtocol):
@@ -264,10 +239,7 @@ class _Stream(asyncio.BaseProtocol):
         transport = self._transport
         if transport is None or self._lost or transport.is_closing():
             return
-        if self._tls is not None:
-            for piece in in_pieces(buffers):
-                transport.write(piece)
-        elif len(buffers) == 1:
+        if len(buffers) == 1:
             transport.write(buffers[0])
         else:
             transport.writelines(buffers)
@@ -322,6 +294,8 @@ class SecuredStream(_Stream, asyncio.BufferedProtocol):
         super().__init__(on_made)
         self._room = room
         self._is_closing = False
+        self._sealing: SealingTurns | None = None
+        self._given_up: asyncio.TimerHandle | None = None
 
     @override
     def eof_received(self) -> bool:
@@ -340,12 +314,77 @@ class SecuredStream(_Stream, asyncio.BufferedProtocol):
             self.data_received(bytes(self._room[:nbytes]))
 
     @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport (asyncio calls this)."""
+        self._sealing = SealingTurns(self._send, self._on_sealed)
+        super().connection_made(transport)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the connection is gone, and forget what waits."""
+        self._drop()
+        self._sealing = None  # it holds the transport (INV-PN7)
+        if self._given_up is not None:
+            self._given_up.cancel()
+        super().connection_lost(exc)
+
+    @override
+    def write(self, *buffers: Buffer) -> None:
+        """See `ByteStream`; sealed in turns (INV-SLT1)."""
+        if self._sealing is None or self._is_closing:
+            return
+        self._sealing.add(buffers)
+        if self._sealing.waits:
+            self._writable.clear()
+
+    @override
+    def pause_writing(self) -> None:
+        """Make `drain` wait, and seal no more (INV-SLT2)."""
+        super().pause_writing()
+        if self._sealing is not None:
+            self._sealing.pause()
+
+    @override
+    def resume_writing(self) -> None:
+        """Go on with what waits; `drain` goes on behind it."""
+        if self._sealing is not None:
+            self._sealing.resume()
+
+    def _send(self, piece: Buffer) -> None:
+        if self._transport is None or self._transport.is_closing():
+            self._drop()
+        else:
+            self._transport.write(piece)
+
+    def _on_sealed(self) -> None:
+        if self._sealing is not None and self._sealing.has_room:
+            self._writable.set()
+        if self._is_closing:
+            super().close()
+
+    @override
     def close(self) -> None:
         """See `ByteStream`. Whoever reads is told at once: the other side's goodbye may take seconds."""
+        if self._is_closing:
+            return
         self._is_closing = True
-        super().close()
+        if self._sealing is not None and self._sealing.waits:
+            # No longer than TLS waits for whoever takes nothing.
+            self._given_up = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
+        else:
+            super().close()
         self._eof = True
         self._wake_reader()
+
+    @override
+    def abort(self) -> None:
+        """See `ByteStream`."""
+        self._drop()
+        super().abort()
+
+    def _drop(self) -> None:
+        if self._sealing is not None:
+            self._sealing.drop()
 
 
 def _room() -> memoryview:

@@ -4,10 +4,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from idempotency.pieces import Pieces
+from region_broker.handlers.fetch import reading
+from region_broker.handlers.fetch.reading import Read, Reading
 from region_broker.limits import MIB
+from region_broker.log.failures import ColdRange
 from region_broker.records.batches import Record, build_batch
 from region_broker.wire.memory_budget import MemoryBudget, Share
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
+from tests.fixtures.waiting import until
 
 SIZE_BYTES = 100_000
 
@@ -64,3 +71,27 @@ async def test_one_answer_takes_half_of_what_is_left_at_most(tmp_path: Path) -> 
         memory.hold(Share(), memory.left_bytes - MIB)
         (row,) = (await client.call(1, 12, asked(0))).responses[0].partitions
         assert SIZE_BYTES < len(row.records) <= MIB // 2
+
+
+async def test_INV_FRD6_who_has_gone_while_it_was_read_for_him_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "FETCH_STEP_BYTES", 1)
+    read = Reading.read
+
+    def stopped_half_way(self: Reading) -> Pieces[list[Read] | ColdRange]:
+        pieces = read(self)
+        next(pieces)
+        while True:
+            yield
+
+    async with wire_fixture(tmp_path) as fixture:
+        client = await written(fixture, 1)
+        await fixture.topic("u")
+        memory = fixture.services.memory
+        topics = [{"topic": name, "partitions": asked(0)["topics"][0]["partitions"]} for name in ("t", "u")]  # fmt: skip
+        monkeypatch.setattr(Reading, "read", stopped_half_way)
+        client.send(1, 12, asked(0) | {"topics": topics})
+        await until(lambda: memory.held_bytes > SIZE_BYTES)
+        client.writer.close()
+        await until(lambda: memory.held_bytes == 0)

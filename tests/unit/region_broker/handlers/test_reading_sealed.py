@@ -18,6 +18,7 @@ from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Record, build_batch
 from region_broker.security.identity import ANONYMOUS
 from region_broker.security.sealing.sealed_batch import LogPlace
+from region_broker.wire.memory_budget import MemoryBudget
 from tests.fixtures.node_logs import Fixture, Topic, fixture
 from tests.fixtures.sealing_keys import keys_in_memory
 
@@ -36,7 +37,7 @@ def reading_of(some: Fixture, isolation: Isolation = Isolation.READ_UNCOMMITTED)
         partitions=some.table,
         logs=some.partitions,
         authorizer=SimpleNamespace(in_force=False),
-        memory=SimpleNamespace(full=False, left_bytes=1 << 30),
+        memory=MemoryBudget(),
         nearer_nodes=lambda *_: (),
     )
     wanted = [

@@ -26,12 +26,8 @@ from hypothesis import strategies as st
 from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, TIMEOUT_S, HandshakeLimits
 from region_broker.ports.network import ByteStream, FailedHandshake, Listener
 from region_broker.ports.system import tls_accept
-from region_broker.ports.system.network import (
-    AsyncioNetwork,
-    AsyncioStream,
-    SecuredStream,
-    in_pieces,
-)
+from region_broker.ports.system.network import AsyncioNetwork, AsyncioStream, SecuredStream
+from region_broker.ports.system.sealing_turns import in_pieces
 from region_broker.security.tls import ClientTls, ServerTls
 from region_broker.security.tls_contents import TlsFiles
 from tests.fixtures.certificates import (
