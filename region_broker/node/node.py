@@ -610,6 +610,9 @@ class Node:
             storage.metadata,
             self.role,
             http_scheme=self._ports.speaks.http_scheme,
+            leads_surely=lambda: (
+                self._replication is None or self._replication.groups.leading.is_sure()
+            ),
         )
         add_feature_routes(app, self.features)
         self.adding = NodeAdding(

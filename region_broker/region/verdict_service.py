@@ -12,6 +12,9 @@ INV-VS4  what the lineage says is lost is never called anything else, whatever s
 INV-VS6  where the question names the pair of producer id and epoch, whose the record at that offset is decides, whatever region epoch it
          was written under: its own batch has the word, and a marker is nobody's record. Another's there says that it is lost only where a
          takeover since the pair was given out cut the log at or below it, which INV-VS4 finds: who asks may have been given his pair since
+INV-VS7  a node that may lead no more, as no other one in sync was heard of lately, says so, and nothing else: a later leader of the same region epoch may
+         have written, and decided, what is not in its log
+INV-VS8  where a topic of that name was deleted, nothing is called lost: what lay there may have gone with that one, and its records were kept
 
 The question is a record's position and, where known, who wrote it: after a failover another record may lie at the same offset. The
 region epoch says it to whoever knows under which one it was written. A producer does not, as a planned switch leaves its pair in force and
@@ -23,7 +26,7 @@ The ledger is not asked: what it decided is in the markers (T6), and it is compa
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -52,6 +55,9 @@ _STEP_BYTES: Final = 128 * KIB
 _NO_HISTORY: Final = (
     "this region does not act, and does not know which one does: it has no history yet. Ask the others;"
     " tidemark region status, asked here by who may describe the cluster, says what it waits for"
+)
+_NOT_SURE: Final = (
+    "another node of this region may lead by now, as no other one was heard of lately: ask again"
 )
 _NOT_COPIED: Final = (
     "another node leads this partition now, and what it has was not copied to here yet"
@@ -87,19 +93,25 @@ class GivenVerdict:
     why: str
 
 
+def _surely() -> bool:
+    """Return True: a region of one node has no other one that could lead."""
+    return True
+
+
 class VerdictService:
     """Answers for the partitions of this node."""
 
     def __init__(
         self, partitions: PartitionTable, metadata: MetadataSide, region: RegionView,
-        *, scan_bytes_max: int = SCAN_BYTES_MAX, http_scheme: str = "http",
+        *, scan_bytes_max: int = SCAN_BYTES_MAX, http_scheme: str = "http", leads_surely: Callable[[], bool] = _surely,
     ) -> None:  # fmt: skip
-        """Read from `partitions` while `region` acts."""
+        """Read from `partitions` while `region` acts, and this node `leads_surely` in it."""
         self._partitions = partitions
         self._metadata = metadata
         self._region = region
         self._scan_bytes_max = scan_bytes_max
         self._http_scheme = http_scheme
+        self._leads_surely = leads_surely
         self._scans = asyncio.Semaphore(SCANS_AT_ONCE_MAX)
         self._scans_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -109,8 +121,10 @@ class VerdictService:
         return VerdictRefused
 
     def check_acting(self) -> None:
-        """Raise `VerdictRefused` (409, with who to ask if that is known) where this region does not act."""
+        """Raise `VerdictRefused` (409, with who to ask if that is known) where this region does not act, or another node may lead it (503, INV-VS7)."""
         if self._region.acting:
+            if not self._leads_surely():
+                raise VerdictRefused(503, "not-sure", _NOT_SURE)
             return
         image = self._metadata.image
         acting = image.domains[DEFAULT_DOMAIN].acting_region
@@ -135,22 +149,22 @@ class VerdictService:
         `region_epoch`: under which it was written, or, beside the `pair` that wrote it (INV-VS6), under which that was given out.
         """
         self.check_acting()
-        lost: GivenVerdict | None = None
+        cut_off: str | None = None
         if region_epoch is not None:
             self._check_epoch(region_epoch)
-            lost = self._lost_by_lineage(topic, partition, offset, region_epoch)
-            if lost is not None and pair is None:
-                return lost
+            cut_off = self._cut_off(topic, partition, offset, region_epoch)
+            if cut_off is not None and pair is None:
+                return self._lost(topic, cut_off)
         found = self._partitions.get(topic, partition)
         if found is None:
             raise VerdictRefused(
                 404, "unknown-partition", self._why_unknown(topic, partition, region_epoch)
             )
         if not 0 <= offset < found.high_watermark:
-            return self._beyond_the_end(found, offset, region_epoch, was_cut=lost is not None)
+            return self._beyond_the_end(found, offset, region_epoch, was_cut=cut_off is not None)
         try:
             if pair is not None:
-                return await self._of_pair(found, offset, pair, asker, was_cut=lost is not None)
+                return await self._of_pair(found, offset, pair, asker, was_cut=cut_off is not None)
             return await self._of_record(found, offset, region_epoch, asker)
         except OffsetOutOfRange as error:
             raise VerdictRefused(
@@ -159,10 +173,10 @@ class VerdictService:
         except LogError as error:
             raise VerdictRefused(503, "partition-failed", str(error)) from error
 
-    def _lost_by_lineage(
+    def _cut_off(
         self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch
-    ) -> GivenVerdict | None:
-        """Return `lost` where a failover since `region_epoch` cut the log at or below `offset` (INV-VS4).
+    ) -> str | None:
+        """Return which failover since `region_epoch` cut the log at or below `offset` (INV-VS4), None if none did.
 
         A log that an entry does not name had not come to the region that took over: all of it was cut off. A failover
         that was passed over cut nothing off that counts (INV-LN4).
@@ -174,12 +188,26 @@ class VerdictService:
         key = LogKey(known.topic_id, partition).encode()
         for entry in in_force(image.domains[DEFAULT_DOMAIN].lineage):
             if entry.region_epoch > region_epoch and offset >= entry.positions.get(key, 0):
-                return GivenVerdict(
-                    "lost",
+                return (
                     f"the failover to region {entry.acting_region} under region epoch {entry.region_epoch} cut"
-                    f" off what region epoch {region_epoch} had from {entry.positions.get(key, 0)} on",
+                    f" off what region epoch {region_epoch} had from {entry.positions.get(key, 0)} on"
                 )
         return None
+
+    def _lost(self, topic: str, why: str) -> GivenVerdict:
+        """Return `lost`; raises `VerdictRefused` where a topic of that name was deleted (INV-VS8).
+
+        1. A record lies in `orders`, in a transaction with one in `invoices`, and a failover keeps both. 2. `orders` is deleted, and made again. 3. That topic
+        has an id that the failover cannot name, and its log does not hold the record: whoever was told that the transaction is lost would do it again.
+        """
+        image = self._metadata.image
+        if any(each.topic.name == topic for each in image.deleted.values()):
+            raise VerdictRefused(
+                404, "made-again",
+                f"a topic {topic} was deleted, and one of that name is there now: the record may have been kept, and have gone with the former one."
+                " tidemark region losses lists what failovers cut off",
+            )  # fmt: skip
+        return GivenVerdict("lost", why)
 
     def _why_unknown(self, topic: str, partition: int, region_epoch: RegionEpoch | None) -> str:
         reason = f"there is no {topic}-{partition}"
@@ -196,8 +224,8 @@ class VerdictService:
         header, data = await self._batch_at(partition, offset)
         written_under = int(region_epoch_of(header.leader_epoch))
         if region_epoch is not None and written_under > region_epoch:
-            return GivenVerdict(
-                "lost",
+            return self._lost(
+                partition.tp.topic,
                 f"offset {offset} was written again under region epoch {written_under}: the failover"
                 f" cut off what region epoch {region_epoch} had there",
             )
@@ -236,8 +264,8 @@ class VerdictService:
                 f"offset {offset} holds nothing of producer id {pair[0]} in epoch {pair[1]} that belongs to a transaction, and no failover"
                 " explains that: was its producer given another pair since?",
             )
-        return GivenVerdict(
-            "lost",
+        return self._lost(
+            partition.tp.topic,
             f"offset {offset} holds nothing of producer id {pair[0]}: a failover since that was given out cut off what it had there",
         )
 
@@ -353,8 +381,8 @@ class VerdictService:
                 "never-written",
                 f"no record was written at {offset} under region epoch {self._region.region_epoch}",
             )
-        return GivenVerdict(
-            "lost",
+        return self._lost(
+            partition.tp.topic,
             f"the log ends before {offset}: the failover cut off what region epoch {asked_epoch} had"
             " there",
         )

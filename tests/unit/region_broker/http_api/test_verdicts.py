@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from idempotency.record_batch import ControlType
 from region_broker.client import verdicts as client_verdicts
 from region_broker.controller.cluster_image import MAIN_GROUP, Spread
 from region_broker.controller.metadata_image import (
+    DeletedTopic,
     DomainImage,
     LineageEntry,
     MetadataImage,
@@ -64,6 +66,7 @@ class Standing:
     lineage: tuple[LineageEntry, ...] = ()
     acting_region: str = "eu"
     spread: Spread | None = None
+    deleted: tuple[str, ...] = ()
 
     @property
     def image(self) -> MetadataImage:
@@ -89,7 +92,13 @@ class Standing:
             domains={"main": domain},
             topics={"orders": topic},
             spread=self.spread,
-        )
+            deleted={
+                UUID(int=90 + number): DeletedTopic(
+                    topic=TopicImage(topic_id=UUID(int=90 + number), name=name, partition_count=1), metadata_version=1
+                )
+                for number, name in enumerate(self.deleted)
+            },
+        )  # fmt: skip
 
 
 @dataclass
@@ -99,6 +108,7 @@ class Bench:
     log: Fixture = field(default_factory=fixture)
     standing: Standing = field(default_factory=Standing)
     scan_bytes_max: int = 64 * 1024 * 1024
+    is_sure: bool = True
 
     @property
     def service(self) -> VerdictService:
@@ -107,6 +117,7 @@ class Bench:
             cast("MetadataSide", self.standing),
             cast("RegionView", self.standing),
             scan_bytes_max=self.scan_bytes_max,
+            leads_surely=lambda: self.is_sure,
         )
 
     def send(self, producer_id: int = 1, epoch: int = 0, sequence: int = 0) -> int:
@@ -635,3 +646,50 @@ async def test_transactions_route(served: tuple[Bench, ClientSession]) -> None:
         status, body = await get(http, path)
         assert (status, body["code"], body["region"]) == (409, "not-acting", "eu")
         assert body["url"] == "http://eu.example:2"
+
+
+async def test_INV_VS7_a_node_that_may_lead_no_more_gives_no_verdict() -> None:
+    """A switch; another node is elected under the same region epoch, and has the record where the log of this one ends."""
+    bench = Bench()
+    first = bench.send()
+    bench.end(ControlType.COMMIT)
+    bench.switch()
+    beyond = bench.log.partition.log_end_offset
+    assert await bench.ask(beyond, GIVEN, PAIR) == "lost"
+    bench.is_sure = False
+    assert await bench.refused(beyond, GIVEN, PAIR) == (503, "not-sure")
+    assert await bench.refused(beyond, GIVEN) == (503, "not-sure")
+    assert await bench.refused(first) == (503, "not-sure")
+    with pytest.raises(VerdictRefused, match="ask again"):
+        bench.service.check_acting()
+    bench.standing.acting = False
+    assert await bench.refused(first) == (409, "not-acting")
+
+
+async def test_INV_VS8_of_a_topic_that_was_made_again_nothing_is_called_lost() -> None:
+    bench = Bench()
+    own = bench.send(*PAIR)
+    bench.end(ControlType.COMMIT, *PAIR)
+    kept = bench.log.partition.log_end_offset
+    bench.fail_over(kept)
+    bench.send(producer_id=5)
+    bench.end(ControlType.COMMIT, producer_id=5)
+    asked = [(kept, None), (kept, PAIR), (900, None), (900, PAIR)]
+    assert {await bench.ask(offset, GIVEN, pair) for offset, pair in asked} == {"lost"}
+    bench.standing.deleted = ("payments",)
+    assert {await bench.ask(offset, GIVEN, pair) for offset, pair in asked} == {"lost"}
+    bench.standing.deleted = ("payments", "orders")
+    for offset, pair in asked:
+        assert await bench.refused(offset, GIVEN, pair) == (404, "made-again")
+    assert await bench.ask(own, GIVEN, PAIR) == "committed", "its own record is there"
+    assert await bench.ask(kept, RegionEpoch(NEW)) == "committed"
+
+
+async def test_INV_VS8_nor_of_what_was_written_again_without_a_cut() -> None:
+    bench = Bench()
+    bench.switch()
+    later = bench.send(producer_id=5)
+    bench.end(ControlType.COMMIT, producer_id=5)
+    assert await bench.ask(later, GIVEN) == "lost"
+    bench.standing.deleted = ("orders",)
+    assert await bench.refused(later, GIVEN) == (404, "made-again")
