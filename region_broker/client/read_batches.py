@@ -72,8 +72,9 @@ class _ReadUpTo:
     offsets: list[TopicPartition]
     membership: object
 
-    def position(self) -> list[TopicPartition]:
+    def to_send(self, offsets: Sequence[TopicPartition] | None = None) -> list[TopicPartition]:
         """Return the offsets after what was handed out."""
+        assert offsets is None
         return self.offsets
 
     def group_metadata(self) -> object:

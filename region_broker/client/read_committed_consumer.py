@@ -53,6 +53,7 @@ from region_broker.client.expected_places import (
     known_places,
     place_of,
 )
+from region_broker.client.handed_out import HandedOut
 from region_broker.client.pauses import Pauses
 from region_broker.client.read_batches import ReadBatch, process, read_in_transactions
 from region_broker.client.serializers import Deserializer, deserialized
@@ -70,6 +71,12 @@ _UNKNOWN_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_T
 _QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
 
 Result = TypeVar("Result")
+
+
+class _Member(NamedTuple):
+    """Behind the records of a fetch: as which member of the group they were taken in."""
+
+    membership: object
 
 
 class _TakenAway(NamedTuple):
@@ -119,10 +126,10 @@ class ReadCommittedConsumer:
         self._refused: Refused | None = None
         """What stands behind the records that `poll_many` has returned."""
         self._fetching: asyncio.Future[None] | None = None
-        self._found: list[Message | _TakenAway] = []
+        self._found: list[Message | _TakenAway | _Member] = []
         self._moving: asyncio.Future[None] | None = None
         """The last seek or rewind."""
-        self._position: dict[Place, int] = {}
+        self._out = HandedOut()
         self._began: dict[Place, int] = {}
         """The first record of each partition that librdkafka gave out since it came; used in the thread only."""
         self._expected = ExpectedPlaces(timeouts.committed_s, from_beginning=from_beginning)
@@ -263,7 +270,7 @@ class ReadCommittedConsumer:
         if of_value is not None:
             message.set_value(value)
         self._fetched.popleft()
-        self._position[topic, partition] = offset + 1
+        self._out.note((topic, partition), offset)
         return message
 
     async def _stands(self, timeout_s: float) -> bool:
@@ -301,13 +308,13 @@ class ReadCommittedConsumer:
             self._fetching = None
             fetching.result()
 
-    def _fetch(self, kafka: Consumer, timeout_s: float) -> list[Message | _TakenAway]:
+    def _fetch(self, kafka: Consumer, timeout_s: float) -> list[Message | _TakenAway | _Member]:
         """Wait for one record, and take what else is there, up to one that is not to come yet; in the consumer's thread.
 
         Record by record: `consume` would wait for a full batch, and would not tell which of its records
         came before a rebalance within it.
         """
-        found: list[Message | _TakenAway] = []
+        found: list[Message | _TakenAway | _Member] = []
         self._found = found
         if self._pauses.is_due:
             self._pauses.carry_out(kafka)
@@ -319,12 +326,16 @@ class ReadCommittedConsumer:
                 self._began.setdefault(place_of(message), message.offset() or 0)
             found.append(message)
             message = kafka.poll(0) if len(found) < _BATCH_COUNT else None
+        found.append(_Member(kafka.consumer_group_metadata()))
         return found
 
-    def _take_in(self, found: list[Message | _TakenAway]) -> None:
+    def _take_in(self, found: list[Message | _TakenAway | _Member]) -> None:
         for each in found:
             if isinstance(each, _TakenAway):
+                self._out.taken_away(each.places)
                 self._forget(each.places)
+            elif isinstance(each, _Member):
+                self._out.membership = each.membership
             else:
                 self._fetched.append(each)
 
@@ -344,8 +355,7 @@ class ReadCommittedConsumer:
         """Drop what was fetched of these partitions, and where they stand (INV-CP12)."""
         self._refused = None
         gone = set(places)
-        for place in gone:
-            self._position.pop(place, None)
+        self._out.forget(gone)
         self._fetched = deque(each for each in self._fetched if place_of(each) not in gone)
         self._held = deque(each for each in self._held if place_of(each) not in gone)
 
@@ -357,6 +367,7 @@ class ReadCommittedConsumer:
         Raises `Unreachable` (try again), `Refused` if the group has given the partitions to others.
         """
         await self._commit(self.position())
+        self._out.settled()
 
     async def skip(self, position: Position) -> None:
         """Go on behind the record at `position`, and commit that it and all before it in its partition is read (INV-CP26).
@@ -385,14 +396,17 @@ class ReadCommittedConsumer:
 
     def position(self) -> list[TopicPartition]:
         """Return the offsets after what was handed out, of the partitions read from."""
-        return [
-            TopicPartition(topic, partition, offset)
-            for (topic, partition), offset in sorted(self._position.items())
-        ]
+        return self._out.position()
 
     def group_metadata(self) -> object:
-        """Return the membership that a transaction's offsets are fenced by (KIP-447)."""
-        return self._joined().consumer_group_metadata()
+        """Return the membership that a transaction's offsets are fenced by (INV-CP36)."""
+        kafka = self._joined()
+        kept = self._out.membership
+        return kafka.consumer_group_metadata() if kept is None else kept
+
+    def to_send(self, offsets: Sequence[TopicPartition] | None = None) -> list[TopicPartition]:
+        """Return what a transaction commits of it: `offsets`, or its position; raises `TransactionAborted` where a rebalance forbids it (INV-CP35)."""
+        return self._out.send(offsets)
 
     async def assignment(self) -> list[Place]:
         """Return the partitions that the group has given to this member, as (topic, partition)."""
@@ -414,9 +428,23 @@ class ReadCommittedConsumer:
                 if each.offset < 0:
                     each.offset = self._uncommitted_start(each)
                 if each.offset != OFFSET_STORED:
-                    moved.add(self._sent_to(kafka, each))
+                    moved |= self._sent_back(kafka, each)
 
         await self._move(to_committed, "the committed position is not known")
+        self._out.settled()
+
+    def _sent_back(self, kafka: Consumer, target: TopicPartition) -> set[Place]:
+        """Send a partition back to what is committed; nothing where it was not started yet: it begins there by itself.
+
+        1. A partition comes, with offsets in an open transaction: librdkafka asks for them again and again. 2. That one ends. 3. The question
+        of a rewind is answered before the next one of librdkafka's.
+        """
+        try:
+            return {self._sent_to(kafka, target)}
+        except KafkaException as error:
+            if kafka_error(error).code() != KafkaError._STATE:
+                raise
+            return set()
 
     def _sent_to(self, kafka: Consumer, target: TopicPartition) -> Place:
         kafka.seek(target)

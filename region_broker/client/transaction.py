@@ -97,8 +97,8 @@ class Sender(Protocol):
 class Positioned(Protocol):
     """A consumer whose position a transaction can commit (`ReadCommittedConsumer`)."""
 
-    def position(self) -> list[TopicPartition]:
-        """Return the offsets after what was handed out."""
+    def to_send(self, offsets: Sequence[TopicPartition] | None = None) -> list[TopicPartition]:
+        """Return what a transaction commits of it: `offsets`, or those after what was handed out; raises `TransactionAborted`."""
         ...
 
     def group_metadata(self) -> object:
@@ -146,9 +146,12 @@ class Transaction:
     async def send_offsets(
         self, consumer: Positioned, offsets: Sequence[TopicPartition] | None = None
     ) -> None:
-        """Commit the consumer's position (or `offsets`) with this transaction (KIP-447)."""
+        """Commit the consumer's position (or `offsets`) with this transaction (KIP-447).
+
+        Raises `TransactionAborted` where the group has taken away a partition whose records were handed out since the last transaction (INV-CP35).
+        """
         self._taking()
-        chosen = list(offsets) if offsets is not None else consumer.position()
+        chosen = consumer.to_send(offsets)
         if chosen:
             self._offsets.append((chosen, consumer.group_metadata()))
 

@@ -16,11 +16,13 @@ from region_broker.client import (
     Position,
     ReadCommittedConsumer,
     Refused,
+    TransactionAborted,
     Unreachable,
     Unreadable,
     from_json,
 )
 from region_broker.client import read_committed_consumer as module
+from region_broker.client.transaction import Attempt, Transaction
 
 
 class PlayedMessage:
@@ -71,6 +73,8 @@ class PlayedConsumer:
         self.error_of: dict[int, KafkaError] = {}
         """By partition: what a question for a place meets."""
         self.unmoved: set[int] = set()
+        self.unmoved_by = KafkaError._TIMED_OUT
+        self.generation = 1
         self.is_coordinator_gone = False
         self.news = threading.Condition()
         self.paused: set[int] = set()
@@ -120,11 +124,11 @@ class PlayedConsumer:
         (self.committed_at,) = (each.offset for each in offsets)
 
     def consumer_group_metadata(self) -> object:
-        return None
+        return f"generation {self.generation}"
 
     def seek(self, to: TopicPartition) -> None:
         if to.partition in self.unmoved:
-            raise KafkaException(KafkaError(KafkaError._STATE))
+            raise KafkaException(KafkaError(self.unmoved_by))
         self.at[to.partition] = self.ends[to.partition] if to.offset == OFFSET_END else to.offset
 
     def offsets_for_times(
@@ -152,6 +156,7 @@ class PlayedConsumer:
                 gone, self.revoking = self.revoking, []
                 self.on_revoke(self, gone)
                 self.assigned -= {each.partition for each in gone}
+                self.generation += 1  # it has joined again
             if self.giving:
                 given, self.giving = self.giving, []
                 self.on_assign(self, given)
@@ -345,7 +350,7 @@ class PlayedWriter:
         self._kafka.commit(self._offsets, asynchronous=False)
 
     async def send_offsets(self, consumer: Any) -> None:
-        self._offsets = consumer.position()
+        self._offsets = consumer.to_send()
 
 
 def but_one(data: bytes) -> Any:
@@ -476,7 +481,7 @@ async def test_INV_CP33_what_a_rewind_has_moved_before_it_fails_is_read_again_an
         kafka.grow(1, 3)
         assert await told(consumer, 3) == [(0, 0), (0, 1), (1, 0)]
         kafka.unmoved = {1}
-        with pytest.raises(Refused, match="Is the partition assigned"):
+        with pytest.raises(Unreachable):
             await consumer.rewind()
         assert [(each.partition, each.offset) for each in consumer.position()] == [(1, 1)]
         assert sorted(await told(consumer, 4)) == [(0, 0), (0, 1), (1, 1), (1, 2)]
@@ -608,3 +613,107 @@ async def test_INV_CP34_a_pause_holds_where_librdkafka_has_forgotten_it(
         await rebalanced(consumer, kafka, gone=False)
         assert await consumer.poll(0.0) is None
         assert kafka.paused == {0}
+
+
+async def test_INV_CRB2_a_rewind_leaves_out_a_partition_that_is_not_started_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka asks for what is committed of it still, and answers `_STATE` (rd_kafka_toppar_seek)."""
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(1, 1)
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        kafka.unmoved, kafka.unmoved_by = {1}, KafkaError._STATE
+        await consumer.rewind()
+        assert sorted(await told(consumer, 3)) == [(0, 0), (0, 1), (1, 0)]
+        with pytest.raises(Refused, match="Is the partition assigned"):
+            await consumer.seek(Position("orders", 1, 0))
+
+
+class Room:
+    """The producer of a transaction that nothing is sent with."""
+
+    async def wait_for_room(self, attempt: Attempt) -> None:
+        """There is room."""
+
+
+async def sent(
+    consumer: ReadCommittedConsumer, offsets: list[TopicPartition] | None = None
+) -> list[tuple[int, int, object]]:
+    """Return what a transaction commits of a consumer: partition, offset, and as which member."""
+    transaction = Transaction(Room())
+    transaction.begin_attempt(cast("Any", None))
+    await transaction.send_offsets(consumer, offsets)
+    return [
+        (each.partition, each.offset, membership)
+        for chosen, membership in transaction.offsets
+        for each in chosen
+    ]
+
+
+FIRST = TopicPartition("orders", 0)
+
+
+async def gone_by_a_poll(consumer: ReadCommittedConsumer, kafka: PlayedConsumer) -> None:
+    kafka.revoking = [FIRST]
+    assert await consumer.poll(0.01) is None
+
+
+async def test_INV_CP35_what_a_rebalance_took_between_two_polls_is_not_committed_without_its_position(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        await gone_by_a_poll(consumer, kafka)
+        kafka.grow(1, 1)
+        assert await told(consumer, 1) == [(1, 0)]
+        for _ in range(2):
+            with pytest.raises(TransactionAborted, match=r"orders-0 away.*rewind"):
+                await sent(consumer)
+        with pytest.raises(TransactionAborted):
+            await sent(consumer, [TopicPartition("orders", 0, 2)])
+        assert await sent(consumer, [TopicPartition("orders", 1, 1)]) == [(1, 1, "generation 2")]
+        await consumer.rewind()
+        assert await sent(consumer) == []
+        assert await told(consumer, 1) == [(1, 0)]
+        assert await sent(consumer) == [(1, 1, "generation 2")]
+
+
+async def test_INV_CP35_what_was_sent_or_committed_before_may_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for settle in (sent, ReadCommittedConsumer.commit):
+        async with reading(monkeypatch) as (consumer, kafka):
+            assert await told(consumer, 2) == [(0, 0), (0, 1)]
+            await cast("Any", settle)(consumer)
+            await gone_by_a_poll(consumer, kafka)
+            kafka.grow(1, 1)
+            assert await told(consumer, 1) == [(1, 0)]
+            assert await sent(consumer) == [(1, 1, "generation 2")]
+
+
+async def test_INV_CP35_what_was_handed_out_since_it_was_sent_may_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 1) == [(0, 0)]
+        assert await sent(consumer) == [(0, 1, "generation 1")]
+        assert await told(consumer, 1) == [(0, 1)]
+        await gone_by_a_poll(consumer, kafka)
+        with pytest.raises(TransactionAborted):
+            await sent(consumer)
+        await consumer.commit()
+        assert await sent(consumer) == []
+
+
+async def test_INV_CP36_a_position_is_sent_as_the_member_that_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A poll that was given up goes on in its thread, and takes part in a rebalance there."""
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        await given_up_poll(consumer, kafka)
+        kafka.generation += 1
+        assert await sent(consumer) == [(0, 2, "generation 1")]
+        kafka.grow(1, 1)
+        assert await told(consumer, 1) == [(1, 0)]
+        assert {member for _, _, member in await sent(consumer)} == {"generation 2"}

@@ -88,7 +88,7 @@ class Txn:
         self.sent.append(value)
 
     async def send_offsets(self, consumer: Positioned) -> None:
-        (self.position,) = consumer.position()  # type: ignore[assignment]  # played
+        (self.position,) = consumer.to_send()  # type: ignore[assignment]  # played
         self.membership = consumer.group_metadata()
 
 
