@@ -490,10 +490,12 @@ def given_up_tails(
 
     1. A region takes over, states the loss, and cuts its logs. 2. It is promised away, or learns of another, before
     it acts. 3. The operator begins again: its logs no longer hold what the first statement named.
+
+    What cannot be read is told: the region that acted before has promised by now, and nobody would act (INV-QS4).
     """
     try:
-        tails = quarantine.tails()
-    except QuarantineDamaged as error:
+        tails = quarantine.readable_tails()
+    except OSError as error:
         _log.warning("what an earlier takeover cut off is not named again: %s", error)
         return []
     return [
