@@ -1,4 +1,4 @@
-"""The cut leader on a real node: what wakes it, and what it counts on from."""
+"""The cut leader on a real node: what wakes it, what it counts on from, and how its term ends."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from geo_replicator.tidemark import TermRecord, Tidemark
 from idempotency.identity import Round
 from region_broker.region.mirror.mirror_log import key_of
 from region_broker.region.tidemarks.cut_leader import CutLeader
+from tests.fixtures.failover_regions import Pair
 from tests.fixtures.linked_regions import Site, running
 from tests.fixtures.waiting import until
 
@@ -133,3 +134,19 @@ async def test_INV_CL10_a_term_counts_on_from_a_tidemark_whose_sync_was_under_wa
         assert not opening.done()
         tasks.create_task(site.group_commit.run())
         assert (await opening).published.number > before.number
+
+
+async def test_INV_RR9_a_leader_that_is_deposed_while_a_tidemark_waits_tells_nobody_to_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Pair(tmp_path) as pair:
+        await pair.eu.write("first")
+        await pair.reached("first")
+        leader = pair.eu.tidemarks.cut_leader
+        assert leader is not None
+        end_syncs_at_next_tidemark(leader, pair.eu._tasks[0], monkeypatch)
+        await pair.eu.write("second")
+        await until(lambda: leader.publishes, what="a tidemark that is not durable")
+        await pair.eu.role.follow("node 2 leads this region")
+        assert "Take over in a region that mirrors" not in caplog.text
+        assert "it goes on when a region acts" in leader.failed
