@@ -131,7 +131,7 @@ def decode_provenance(data: bytes) -> Provenance:
     """Parse `encode_provenance`; raises `ProvenanceUnreadable`."""
     try:
         return msgspec.json.decode(data, type=Provenance)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProvenanceUnreadable(f"not a quarantine provenance: {error}") from error
 
 

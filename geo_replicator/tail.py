@@ -6,19 +6,24 @@ INV-LO2  a lost transaction is one with a commit decision beyond L: its PREPARE_
         under v1 it has the record's own, and so may the producer's next transaction, which is taken for a part of it
 INV-LO4  what was cut off twice is counted once, and what lay at the same offsets under other bytes is counted, too
 INV-LO10 a tail takes memory, and what is said of it takes time, by its producers, groups and lost transactions, and not by its
-        batches: of these only what tells them apart is kept, where a log was cut off twice
+        batches: of these only what tells them apart is kept, where a log was cut off twice. Nor by transactions that are not
+        lost: a statement keeps nothing of transactional records (`plain_only`), and decisions are taken before what transactions
+        staged for groups. Where losses are listed, each producer epoch is a producer: each TV2 transaction has one (KIP-890).
+        A driver makes statements and lists of losses in a thread, as they sort groups, plain producers and lost transactions, and
+        no sort is of very many at once: others run between two steps of Python only (`in_order`)
 
 1. A mirror's tidemark stands, and its logs grow for an hour. 2. It is to take over, and its leader holds each batch behind the
-cut, and goes through all of them in one step of its loop. 3. It is fenced for that, and the next one that leads does the same.
+cut, and goes through all of them in one step of its loop. 3. It is fenced for that, and the next one that leads does the same. So it was with what it kept of each transaction.
 Words: a *plain* record is one outside any transaction. Not here: what the statement makes of it (`loss`), and the count
 (`counted_losses`), reading logs and quarantine (drivers).
 """
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from heapq import merge
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -108,27 +113,34 @@ class GroupCommit(NamedTuple):
     committed_offset: int
 
 
+_Row = TypeVar("_Row")
+_SORTED_AT_ONCE: Final = 5_000
 _RangeKey: TypeAlias = tuple[ProducerId, ProducerEpoch, bool]
 
 
 class Tail:
     """Everything beyond a cut: batches are taken log by log and tail by tail, those of one tail in offset order.
 
+    Decisions come first, before any commit of a group: what was staged counts where its transaction is known as lost.
     `unreadable` are the logs, with the reason, of which nobody can say what they hold; `statuses` what the records of transaction
     ledgers say; `has_group_batches`: group state, or offsets that groups committed.
     """
 
-    def __init__(self, told_twice: Container[LogKey] = ()) -> None:
-        """Nothing lies there yet; of the logs `told_twice` more than one tail is taken (INV-LO4)."""
+    def __init__(self, told_twice: Container[LogKey] = (), *, plain_only: bool = False) -> None:
+        """Nothing lies there yet; of the logs `told_twice` more than one tail is taken (INV-LO4).
+
+        `plain_only`: no ranges of transactional records are asked for (INV-LO10).
+        """
         self.unreadable: list[str] = []
         self.statuses: set[TxnStatus] = set()
         self.has_group_batches = False
         self._told_twice = told_twice
+        self._plain_only = plain_only
         self._logs: dict[LogKey, _LogTail] = {}
         self._batches: dict[LogKey, _KnownBatches] = {}
         self._transactions: dict[LostTransaction, None] = {}
         self._committed: set[ProducerPair] = set()
-        self._offsets = _OffsetsTail()
+        self._offsets: dict[tuple[str, str, int], _Commits] = {}
 
     @property
     def has_records(self) -> bool:
@@ -142,7 +154,8 @@ class Tail:
         taken = self._logs.get(log)
         if taken is None:
             taken = self._logs[log] = _LogTail(log, topic, header)
-        taken.take(header)
+        if not (self._plain_only and header.is_transactional):
+            taken.take(header)
 
     def take_commits(
         self, log: LogKey, header: BatchHeader, commits: Iterable[GroupCommit]
@@ -151,12 +164,17 @@ class Tail:
         self.has_group_batches = True
         if self._is_known(log, header):
             return
-        producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
-        for commit in commits:
-            self._offsets.take(commit, producer)
+        producer = header.producer_id, header.producer_epoch
+        if header.is_transactional and producer not in self._committed:
+            return
+        for group_id, topic, partition, committed_offset in commits:
+            taken = self._offsets.setdefault((group_id, topic, partition), _Commits())
+            taken.commit_count += 1
+            taken.committed_offset = committed_offset
 
     def take_decision(self, decision: TailDecision) -> None:
         """Take a record of a transaction ledger (INV-LO2)."""
+        assert not self.has_group_batches, "staged offsets were judged without it"
         self.statuses.add(decision.record.status)
         if decision.record.status is TxnStatus.PREPARE_COMMIT:
             lost = _lost_transaction(decision)
@@ -165,7 +183,7 @@ class Tail:
 
     def transactions(self) -> tuple[LostTransaction, ...]:
         """Return the commit decisions, in their order, each once (INV-LO2, INV-LO4)."""
-        return tuple(sorted(self._transactions, key=lambda transaction: transaction.decision))
+        return tuple(in_order(self._transactions, lambda transaction: transaction.decision))
 
     def ranges(self) -> Iterator[RecordRange]:
         """Yield the ranges per partition and producer, in log order.
@@ -181,7 +199,18 @@ class Tail:
 
     def offsets(self) -> tuple[LostOffsets, ...]:
         """Return what groups committed, by themselves or in lost transactions, each commit once (INV-LO4)."""
-        return tuple(self._offsets.lost(self._committed))
+        return tuple(
+            LostOffsets(
+                group_id=group_id,
+                topic=topic,
+                partition=partition,
+                commit_count=commits.commit_count,
+                last_offset=commits.committed_offset,
+            )
+            for (group_id, topic, partition), commits in in_order(
+                self._offsets.items(), lambda taken: taken[0]
+            )
+        )
 
     def firsts(self) -> Mapping[LogKey, BatchHeader]:
         """Return the first batch that was taken of each data partition."""
@@ -259,9 +288,10 @@ class _LogTail:
 
     def ranges(self, committed: Container[ProducerPair]) -> Iterator[RecordRange]:
         """Yield the ranges by producer; `committed` are those with a commit decision beyond the cut."""
-        for producer_id, producer_epoch, is_transactional in sorted(self._ranges):
+        for key in in_order(self._ranges, lambda key: key):
+            producer_id, producer_epoch, is_transactional = key
             pair = producer_id, producer_epoch
-            for found in self._ranges[*pair, is_transactional]:
+            for found in self._ranges[key]:
                 yield RecordRange(
                     topic=self._topic,
                     topic_id=self._log.topic_id.hex,
@@ -280,44 +310,20 @@ class _LogTail:
 
 @dataclass(slots=True)
 class _Commits:
-    """What one producer, or a group by itself, committed for one partition: `newest` orders what several did."""
+    """What was committed of one group for one partition: how often, and the last of it."""
 
     commit_count: int = 0
     committed_offset: int = -1
-    newest: int = 0
 
 
-class _OffsetsTail:
-    """What groups committed beyond the cut, by group, partition, and the producer whose transaction staged it."""
-
-    def __init__(self) -> None:
-        self._taken_count = 0
-        self._found: dict[tuple[str, str, int], dict[ProducerPair | None, _Commits]] = {}
-
-    def take(self, commit: GroupCommit, producer: ProducerPair | None) -> None:
-        """Take a commit; `producer` where a transaction staged it."""
-        self._taken_count += 1
-        key = commit.group_id, commit.topic, commit.partition
-        commits = self._found.setdefault(key, {}).setdefault(producer, _Commits())
-        commits.commit_count += 1
-        commits.committed_offset, commits.newest = commit.committed_offset, self._taken_count
-
-    def lost(self, committed: Container[ProducerPair]) -> Iterator[LostOffsets]:
-        """Yield by group and partition what was committed, of transactions those `committed` only."""
-        for group_id, topic, partition in sorted(self._found):
-            lost = [
-                commits
-                for producer, commits in self._found[group_id, topic, partition].items()
-                if producer is None or producer in committed
-            ]
-            if lost:
-                yield LostOffsets(
-                    group_id=group_id,
-                    topic=topic,
-                    partition=partition,
-                    commit_count=sum(commits.commit_count for commits in lost),
-                    last_offset=max(lost, key=lambda commits: commits.newest).committed_offset,
-                )
+def in_order(rows: Iterable[_Row], place: Callable[[_Row], Any]) -> Iterator[_Row]:
+    """Yield the rows sorted by `place`, a few thousand of them in one sort: a thread that sorts all lets no other one run."""
+    unsorted = list(rows)
+    runs = (
+        sorted(unsorted[at : at + _SORTED_AT_ONCE], key=place)
+        for at in range(0, len(unsorted), _SORTED_AT_ONCE)
+    )
+    return merge(*runs, key=place)
 
 
 def _epoch_of_data(committing: TransactionRecord) -> ProducerEpoch:

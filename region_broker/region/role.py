@@ -10,6 +10,8 @@ INV-RR8  leaders are spread only where no reader is waited for that may have rea
          data group would tell it that its place is gone (T26)
 INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
          taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
+INV-RR9  what ends with a term is cancelled before the logs fail what waits for them: a cut leader would take the end of its term for a
+         log that has stopped, and tell the operator to take over elsewhere
 Link and cut leader never run at the same time: one node copies or publishes, not both. A sequence that is cancelled
 half-way leaves the gate closed; the next one begins by standing still, so every sequence may be run again. Whoever
 waits for the region that acted before hears of a new term as soon as it begins (`on_term`).
@@ -21,7 +23,7 @@ Not here: when a role changes (`failover.driver`), what the services do.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -226,15 +228,16 @@ class RegionRole:
         await self._ready_to_run.wait()
         await self._resign()
         await self._settle_changes()
-        await self._end_term()
+        await self._end_term(self._cancel_tasks())
 
     async def _resign(self) -> None:
         if self._cut_leader is not None:
             await self._services.transactions.resign()
             await self._services.groups.resign()
 
-    async def _end_term(self) -> None:
-        await self._stop_tasks()
+    async def _end_term(self, ending: Collection[asyncio.Task[None]]) -> None:
+        if ending:
+            await asyncio.wait(ending)
         self._cut_leader = None
         self._link_runs = False
         self._term = None
@@ -263,12 +266,13 @@ class RegionRole:
         self.close_gate(reason)
         await self._ready_to_run.wait()
         await self._resign()
+        ending = self._cancel_tasks()  # INV-RR9
         # Before anything is waited for: nothing of it is committed here any more. Nor does anybody know where a log ends for
         # readers: of a mirror that has shown nothing they would be told that it ends where it begins (INV-PT9).
         for log in self.logs():
             log.rewind_cut(0, is_end=False)
             log.become_mirror()
-        await self._end_term()
+        await self._end_term(ending)
 
     async def act(
         self,
@@ -388,12 +392,12 @@ class RegionRole:
             work.close()
             raise
 
-    async def _stop_tasks(self) -> None:
-        stopping, self._running = self._running, []
-        for task in reversed(stopping):
+    def _cancel_tasks(self) -> list[asyncio.Task[None]]:
+        """Cancel whatever runs; who calls waits for its end."""
+        ending, self._running = self._running, []
+        for task in reversed(ending):
             task.cancel()
-        if stopping:
-            await asyncio.wait(stopping)
+        return ending
 
 
 def _order(log: RegionLog) -> tuple[int, int]:

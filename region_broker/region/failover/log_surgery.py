@@ -348,23 +348,26 @@ def bounds_of(logs: Iterable[RegionLog], cut: Cut) -> list[LogBound]:
 
 
 async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
-    """Return everything beyond `cut` that these logs hold, and which of them cannot be read.
+    """Return everything beyond `cut` that these logs hold, but for ranges of transactional records, and which of them cannot be read.
 
     Waits until what was appended is durable: a mirror may have copied more than is synced, and only durable
     bytes are read back. Without that a loss statement would leave out what it says was copied.
     """
-    tail = Tail()
-    await _take_beyond(tail, logs, cut)
+    tail = Tail(plain_only=True)
+    await _take_beyond(tail, sorted(logs, key=lambda log: log.tp.topic != TRANSACTION_LEDGER), cut)
     return tail
 
 
 async def stated_tail(
-    logs: Iterable[RegionLog], cut: Cut, quarantine: QuarantineStore, given_up: Sequence[Provenance]
+    logs: Sequence[RegionLog], cut: Cut, quarantine: QuarantineStore, given_up: Sequence[Provenance]
 ) -> Tail:
-    """Return everything beyond `cut`: what these logs hold, and what takeovers that were given up had cut off before."""
-    tail = Tail({each.key.log for each in given_up})
-    await _take_quarantined(tail, quarantine, given_up, _nothing)
-    await _take_beyond(tail, logs, cut)
+    """Return everything beyond `cut`, as `tail_beyond` does, and what takeovers that were given up had cut off before."""
+    tail = Tail({each.key.log for each in given_up}, plain_only=True)
+    for decides in (True, False):  # decisions are taken first, wherever they lie
+        tails = [each for each in given_up if (each.topic == TRANSACTION_LEDGER) is decides]
+        await _take_quarantined(tail, quarantine, tails, _nothing)
+        held = [log for log in logs if (log.tp.topic == TRANSACTION_LEDGER) is decides]
+        await _take_beyond(tail, held, cut)
     return tail
 
 
@@ -444,7 +447,8 @@ async def quarantined_tail(
         passed_over = later.passed_over(key, header.leader_epoch, header.last_offset)
         return passed_over or is_there(key, header)
 
-    await _take_quarantined(tail, quarantine, tails, is_no_loss)
+    decisions_first = sorted(tails, key=lambda each: each.topic != TRANSACTION_LEDGER)
+    await _take_quarantined(tail, quarantine, decisions_first, is_no_loss)
     return tail
 
 
@@ -486,10 +490,12 @@ def given_up_tails(
 
     1. A region takes over, states the loss, and cuts its logs. 2. It is promised away, or learns of another, before
     it acts. 3. The operator begins again: its logs no longer hold what the first statement named.
+
+    What cannot be read is told: the region that acted before has promised by now, and nobody would act (INV-QS4).
     """
     try:
-        tails = quarantine.tails()
-    except QuarantineDamaged as error:
+        tails = quarantine.readable_tails()
+    except OSError as error:
         _log.warning("what an earlier takeover cut off is not named again: %s", error)
         return []
     return [

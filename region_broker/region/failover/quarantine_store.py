@@ -4,7 +4,8 @@ INV-QS1  a tail is complete and durable before its provenance is there; a tail w
          quarantined yet, and is written again
 INV-QS2  a file that is there is never changed: moving a tail again finds it, or one that holds the same bytes
 INV-QS3  every read checks the CRC that the provenance promises
-INV-QS4  what is damaged here costs itself only: a tail beside it is kept under a name of its own, and nobody's start waits
+INV-QS4  what is damaged here costs itself only: a tail beside it is kept under a name of its own, and nobody's start or takeover
+         waits. That is also what the disk does not read, and what people put here, who are told to move files away
 INV-QS5  a copy of another node's tail is kept as one of this node's own is (INV-QS1): whole, as its provenance says, and durable, or
          nothing of it is left
 INV-QS6  at most one move at a time writes into the folder of a log; syncs and names are made in threads, and one that was begun ends before
@@ -19,6 +20,7 @@ Not here: which tails to move (`geo_replicator.quarantine.plan_cut`), what was l
 
 import asyncio
 import logging
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
@@ -55,6 +57,9 @@ _COPIED: Final = ".copied.partial"
 
 ReadBatches = Callable[[int], bytes | bytearray]
 """Whole verbatim batches from an offset on, empty at the end of the tail."""
+
+_DOMAIN_FOLDER: Final = re.compile(r"[\w.-]+")  # not lost+found, where this is a file system
+_LOG_FOLDER: Final = re.compile(r"[0-9a-f]{32}-\d+")
 
 
 class QuarantineDamaged(Exception):
@@ -160,20 +165,25 @@ class QuarantineStore:
             return False
         try:
             return await _same_bytes(self.chunks(known), wanted, read)
-        except (QuarantineDamaged, FileNotFoundError) as error:
+        except (QuarantineDamaged, OSError) as error:
             _log.warning(
                 "what is kept of a tail is not readable, so it is kept once more: %s", error
             )
             return False
 
     def tails(self) -> list[Provenance]:
-        """Return the provenance of every quarantined tail, by path; raises `QuarantineDamaged`."""
+        """Return the provenance of every quarantined tail, by path; raises `QuarantineDamaged`, OSError."""
+        return [tail for folder in self._log_folders() for tail in self._in(folder)]
+
+    def readable_tails(self) -> list[Provenance]:
+        """Return the same, those of a damaged provenance aside, which are told (INV-QS4). OSError."""
+        return [tail for folder in self._log_folders() for tail in self._readable_in(folder)]
+
+    def _log_folders(self) -> list[Path]:
         return [
-            provenance
-            for domain in self._names(self._root)
-            for log in self._names(self._root / domain)
-            if log != _STATEMENTS
-            for provenance in self._in(self._root / domain / log)
+            self._root / domain / log
+            for domain in filter(_DOMAIN_FOLDER.fullmatch, self._names(self._root))
+            for log in filter(_LOG_FOLDER.fullmatch, self._names(self._root / domain))
         ]
 
     # -- copies, between the nodes of a region -----------------------------------------------------
@@ -181,10 +191,8 @@ class QuarantineStore:
     async def kept(self) -> Mapping[TailIdentity, Provenance]:
         """Return the tails that are here, those of a damaged provenance aside; the disk is read once. OSError."""
         if not self._has_looked:
-            for domain in self._names(self._root):
-                for log in self._names(self._root / domain):
-                    if log != _STATEMENTS:
-                        await self._look_into(self._root / domain / log)
+            for folder in self._log_folders():
+                await self._look_into(folder)
             self._has_looked = True
         return self._kept
 
@@ -215,7 +223,7 @@ class QuarantineStore:
                         crc = crc32c(memoryview(chunk)[start : start + header.size_bytes], crc)
                         byte_count += header.size_bytes
                 await asyncio.sleep(0)
-        except (QuarantineDamaged, FileNotFoundError) as error:
+        except (QuarantineDamaged, OSError) as error:
             _log.warning("what is kept of a tail is not readable, so another copy is looked for: %s", error)  # fmt: skip
             return False
         return (byte_count, crc) == (tail.byte_count, tail.crc32c)
@@ -295,17 +303,14 @@ class QuarantineStore:
         return known is not None and known.base != statement.base
 
     def statement(self, domain: str, region_epoch: RegionEpoch) -> LossStatement | None:
-        """Return the statement that was made before acting under `region_epoch`, if it is here."""
-        data = self.statement_bytes(domain, region_epoch)
-        if data is None:
-            return None
-        path = self._statement_path(domain, region_epoch)
+        """Return the statement that was made before acting under `region_epoch`, if it is here; raises `QuarantineDamaged`."""
         try:
-            return msgspec.json.decode(data, type=LossStatement)
-        except msgspec.MsgspecError as error:
+            data = self.statement_bytes(domain, region_epoch)
+            return None if data is None else msgspec.json.decode(data, type=LossStatement)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
             raise QuarantineDamaged(
-                f"{path} is not a loss statement: {error}. Give that file back from a copy, or move it away: the losses"
-                " of that takeover are listed then, and held against no statement"
+                f"{self._statement_path(domain, region_epoch)} is not a loss statement that can be read: {error}. Give that"
+                " file back from a copy, or move it away: the losses of that takeover are listed then, and held against no statement"
             ) from error
 
     def statement_bytes(self, domain: str, region_epoch: RegionEpoch) -> bytes | None:
@@ -334,7 +339,7 @@ class QuarantineStore:
             try:
                 found.append(self._read(folder / name))
             except QuarantineDamaged as error:
-                _log.error("what is kept beside this tail is damaged: %s", error)
+                _log.error("a tail in quarantine is damaged, and passed by: %s", error)
         return found
 
     def _provenances(self, folder: Path) -> list[str]:
@@ -343,14 +348,17 @@ class QuarantineStore:
     def _read(self, path: Path) -> Provenance:
         try:
             return decode_provenance(self._disk.read_file(path))
-        except ProvenanceUnreadable as error:
+        except (ProvenanceUnreadable, OSError) as error:
             raise QuarantineDamaged(
                 f"{path}: {error}. Give that file back from a copy, or move it away with the .batches beside it, which"
                 " hold the records: the other tails are listed then"
             ) from error
 
     def _names(self, folder: Path) -> list[str]:
-        return self._disk.list_dir(folder) if self._disk.exists(folder) else []
+        try:
+            return self._disk.list_dir(folder) if self._disk.exists(folder) else []
+        except NotADirectoryError:  # a file that people have put here: there is nothing in it
+            return []
 
     def _batches_of(self, tail: Provenance) -> Path:
         return self._folder(tail.key) / f"{_stem(tail)}{_BATCHES}"

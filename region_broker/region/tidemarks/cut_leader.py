@@ -8,6 +8,8 @@ INV-CL9  what this term's last record says counts as published once it is durabl
          k + 1. A claim of k would keep it from acting again. That a candidate does not go on from k either, a promise waits for the
          sync, for a second (INV-FD8): after one that takes longer the candidate may, and mirrors that reached k + 1 are taken back.
 INV-CL7  since when something durable waits for a tidemark is known by the first log that moved past the last one
+INV-CL10 a term counts on from the last record that its log holds, durable by then, and not from the last one that was durable when
+         it began: the sync of the term before may be under way, and mirrors take no number twice (T10)
 One cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1). A log that has stopped stops the
 tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever publishes nothing any more releases every
 round of its term: nobody else would.
@@ -19,6 +21,7 @@ moved (`moved_logs`), when D may be read from a copy (`copied_logs`).
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn, Protocol
 from uuid import UUID
@@ -66,7 +69,7 @@ from idempotency.decision import ROUND_NUMBER_MAX, round_of
 from idempotency.identity import CoordinatorEpoch, LeaderEpoch, Member, Round
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
-from region_broker.log.failures import LogError, NotLeader
+from region_broker.log.failures import LogError, NotLeader, PartitionFailed
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
@@ -145,6 +148,9 @@ class LastBook(NamedTuple):
 async def last_book(partitions: PartitionTable, ledgers: LedgerTopics) -> LastBook:
     """Read where `__tidemarks` ends, giving way to others (INV-TR3): for `CutLeader`, and before anything is written there in its term."""
     records = TidemarkLog(partitions, ledgers)
+    if (log := records.partition) is not None:
+        with suppress(PartitionFailed):  # who reads it is told that it has stopped, and where
+            await log.wait_committed(log.log_end_offset)  # INV-CL10
     try:
         read = await run_yielding(book_in_pieces(records, ledgers, None))
     except TidemarkError as error:

@@ -43,3 +43,28 @@ async def test_INV_QS4_an_old_primary_returns_beside_a_damaged_tail_and_a_damage
         assert [tail.edition for tail in pair.eu.quarantine.tails() if tail.topic == ORDERS] == [1]
         assert "17.json is not a loss statement" in caplog.text
         assert name in caplog.text
+
+
+async def test_INV_QS4_a_region_takes_over_beside_what_it_cannot_read_in_quarantine(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old primary has promised, durably, when the loss is stated: a node that ended there left nobody to act."""
+    async with Pair(tmp_path) as pair:
+        await pair.eu.write("first")
+        await pair.reached("first")
+        await pair.us.kill()
+        domain = pair.us.folder / "quarantine" / "main"
+        kept = domain / f"{pair.eu.partition().topic_id.hex}-0"
+        # A folder of such a name is what the disk refuses to read as a file.
+        for folder in (kept / f"17-{1:020d}-{1:020d}.json", domain / "statements" / "17.json"):
+            await asyncio.to_thread(folder.mkdir, parents=True)
+        for file in (domain / "17-1-1.json", domain.parent / "old.tgz"):
+            await asyncio.to_thread(file.write_bytes, b"put here by people")
+        await pair.us.start()
+        await pair.reached("first")
+        operation = await pair.us.ended(pair.us.operations.begin_switch())
+        assert operation.status == "succeeded", (operation.error, operation.steps)
+        assert any("the loss statement cannot be shown" in step for step in operation.steps)
+        assert "passed by" in caplog.text
+        await pair.us.write("second")
+        await pair.eu.shows("second")

@@ -1,12 +1,15 @@
 """What a tail takes of memory, however long it is, and what of it counts as committed."""
 
+import dataclasses
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
+from geo_replicator import tail as tail_module
 from geo_replicator.tail import GroupCommit, Tail, TailDecision
 from idempotency.identity import (
     NO_PRODUCER_ID,
@@ -58,6 +61,58 @@ def test_INV_LO10_a_tail_takes_memory_by_producers_and_groups_and_not_by_batches
     """A mirror whose tidemark stands for an hour copies millions of batches behind it, and is to state them."""
     short, long = (bytes_of(Tail(), take, count) for count in (1_000, 10_000))
     assert long < short + 10_000, (short, long)
+
+
+def take_another_transaction(tail: Tail, offset: int) -> None:
+    take_transaction(tail, offset, producer_epoch=offset)
+
+
+def test_INV_LO10_a_statement_takes_no_memory_by_transactions_that_are_not_lost() -> None:
+    """Each of them has a producer epoch of its own (TV2), and there may be thousands a second behind a tidemark that stands."""
+    short, long = (
+        bytes_of(Tail(plain_only=True), take_another_transaction, count)
+        for count in (1_000, 10_000)
+    )
+    assert long < short + 10_000, (short, long)
+
+
+def test_INV_LO10_a_statement_knows_of_transactional_records_and_goes_through_none_of_them() -> (
+    None
+):
+    tail = Tail(plain_only=True)
+    take_another_transaction(tail, 41)
+    assert tail.has_records
+    assert tail.has_group_batches
+    take_data(tail, 42)
+    assert [(found.first_offset, found.transactional) for found in tail.ranges()] == [(42, False)]
+
+
+def test_INV_LO10_no_sort_of_what_is_listed_is_of_very_many_rows_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sort runs no bytecode, so a thread that makes it holds the interpreter, and with that the loop, up to its end."""
+    sizes: list[int] = []
+
+    def noted(rows: Iterable[Any], *, key: Callable[[Any], Any] | None = None) -> list[Any]:
+        made = sorted(rows, key=key)
+        sizes.append(len(made))
+        return made
+
+    monkeypatch.setattr(tail_module, "sorted", noted, raising=False)
+    count = 12_000
+    places = [number * 7919 % count for number in range(count)]
+    tail, decided = Tail(), committing(tv=2, producer_epoch=3)
+    for place in places:
+        tail.take_decision(dataclasses.replace(decided, offset=place))
+    for place in places:
+        header = data(place, producer_id=place)
+        tail.take_data(LOG, "orders", header)
+        tail.take_commits(OFFSETS, header, [GroupCommit(f"{place:05}", "in", 0, 1)])
+    ends = list(range(count))
+    assert [lost.decision.offset for lost in tail.transactions()] == ends
+    assert [found.producer_id for found in tail.ranges()] == ends
+    assert [int(lost.group_id) for lost in tail.offsets()] == ends
+    assert max(sizes) <= 5_000
 
 
 def test_INV_LO10_of_a_log_that_was_cut_off_twice_it_keeps_some_bytes_of_each_batch() -> None:
@@ -127,8 +182,8 @@ def test_INV_LO2_what_a_lost_transaction_wrote_and_staged_is_committed_in_both_g
 ) -> None:
     """Under TV2 the PREPARE_COMMIT record has the next epoch already, and the data does not (KIP-890)."""
     tail = Tail()
-    take_transaction(tail, 42, producer_epoch=producer_epoch)
     tail.take_decision(committing(tv=tv, producer_epoch=producer_epoch))
+    take_transaction(tail, 42, producer_epoch=producer_epoch)
     assert [found.committed for found in tail.ranges()] == [True]
     assert [(lost.commit_count, lost.last_offset) for lost in tail.offsets()] == [(1, 42)]
     (lost,) = tail.transactions()
@@ -140,8 +195,8 @@ def test_INV_LO2_the_next_transaction_of_a_TV2_producer_is_not_committed_by_the_
     None
 ):
     tail = Tail()
-    take_transaction(tail, 42, producer_epoch=3)
     tail.take_decision(committing(tv=2, producer_epoch=3))
+    take_transaction(tail, 42, producer_epoch=3)
     take_transaction(tail, 99, producer_epoch=4)  # open when the region was lost
     told = {found.producer_epoch: found.committed for found in tail.ranges()}
     assert told == {3: True, 4: False}

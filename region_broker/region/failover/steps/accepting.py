@@ -16,6 +16,7 @@ one cannot reach it.
 Not here: who is in dispute, and why (`region.failover.steps.disputed`), where the mirror cuts (`log_surgery`, `geo_replicator.link`).
 """
 
+import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -419,7 +420,9 @@ async def state_beyond(outlook: Outlook, message: AskBeyond) -> Reply:
         msgspec.structs.replace(bound, shown_end=shown.position_of(key_of(log)))
         for log, bound in zip(logs, bounds_of(logs, cut), strict=True)
     ]
-    stated = make_statement(takeover, cut, bounds, tail, now_wall_ms=parts.clock.wall_ms())
+    stated = await asyncio.to_thread(  # INV-LO10
+        make_statement, takeover, cut, bounds, tail, now_wall_ms=parts.clock.wall_ms()
+    )
     unreadable = "; ".join([*troubles(bounds), *tail.unreadable])
     stated = msgspec.structs.replace(stated, open_bound=unreadable)
     return Reply(BeyondStated(), [msgspec.json.encode(stated)])

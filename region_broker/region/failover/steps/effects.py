@@ -504,11 +504,13 @@ class FailoverSteps:
         given_up = given_up_tails(
             parts.quarantine, cut, self._outlook.region, self._current().region_epoch
         )
-        statement = make_statement(
+        tail = await stated_tail(logs, cut, parts.quarantine, given_up)
+        statement = await asyncio.to_thread(  # INV-LO10
+            make_statement,
             takeover,
             cut,
             with_tails(bounds_of(logs, cut), given_up),
-            await stated_tail(logs, cut, parts.quarantine, given_up),
+            tail,
             now_wall_ms=parts.clock.wall_ms(),
             topic_changes=parts.tidemarks.waiting_topic_changes(),
         )

@@ -592,3 +592,86 @@ async def test_INV_QS4_a_damaged_provenance_is_named_to_nobody_and_costs_no_othe
     damaged.write_bytes(b"{")
     again = QuarantineStore(RealDisk(), tmp_path / "quarantine")
     assert list((await again.kept()).values()) == [first]
+
+
+NOT_UTF8 = b'{"domain": "\xff"}'
+
+
+def put(path: Path, data: bytes | None) -> None:
+    """Put a file there; a folder instead, of which the disk refuses to read a file (OSError), where there are no data."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if data is None:
+        path.mkdir()
+    else:
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("data", [None, NOT_UTF8], ids=["not read", "no text"])
+async def test_INV_QS4_of_a_takeover_given_up_all_is_named_that_can_be_read(
+    store: QuarantineStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes | None
+) -> None:
+    """The region that acted has promised by then: a node that ended here would end so at each of its starts."""
+    given_up = msgspec.structs.replace(NAMED, acting_region="eu")
+    first = await store.move_in(given_up, read)
+    await store.move_in(given_up, other)
+    (damaged,) = tmp_path.rglob("*-1.json")
+    put(damaged, data)
+    assert given_up_tails(store, EMPTY_CUT, "eu", RegionEpoch(8)) == [first]
+    assert damaged.name in caplog.text
+    with pytest.raises(QuarantineDamaged, match=r"Give that file back from a copy, or move it"):
+        store.tails()
+
+
+async def test_INV_QS4_what_people_put_beside_the_folders_is_none_of_it(
+    store: QuarantineStore, tmp_path: Path
+) -> None:
+    moved = await store.move_in(NAMED, read)
+    domain = tmp_path / "quarantine" / "main"
+    for stray in (
+        domain / "17-1-1.json", domain / "old.tgz", domain / f"{2:032x}-0", domain.parent / "README",
+        domain.parent / "lost+found" / f"{3:032x}-0" / "1-1-1.json", domain / "aside" / "17-1-1.json",
+    ):  # fmt: skip
+        put(stray, b"not json")
+    again = QuarantineStore(RealDisk(), tmp_path / "quarantine")
+    assert again.tails() == again.readable_tails() == [moved]
+    assert list((await again.kept()).values()) == [moved]
+
+
+async def test_INV_QS4_a_quarantine_whose_folder_is_not_read_keeps_no_takeover_waiting(
+    store: QuarantineStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.move_in(msgspec.structs.replace(NAMED, acting_region="eu"), read)
+
+    def refused(_disk: RealDisk, _path: Path) -> list[str]:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(RealDisk, "list_dir", refused)
+    assert given_up_tails(store, EMPTY_CUT, "eu", RegionEpoch(8)) == []
+    assert "is not named again" in caplog.text
+
+
+@pytest.mark.parametrize("suffix", [".json", ".batches"])
+async def test_INV_QS4_a_tail_is_kept_beside_one_that_the_disk_does_not_read(
+    store: QuarantineStore, tmp_path: Path, suffix: str
+) -> None:
+    await store.move_in(NAMED, read)
+    (damaged,) = (tmp_path / "quarantine").rglob(f"*{suffix}")
+    put(damaged, None)
+    again = await store.move_in(NAMED, read)
+    assert b"".join(store.chunks(again)) == TAIL
+
+
+@pytest.mark.parametrize("data", [None, NOT_UTF8, b"not json"], ids=["not read", "no text", "no JSON"])  # fmt: skip
+def test_INV_QS4_a_statement_that_cannot_be_read_is_a_damaged_one(
+    store: QuarantineStore, tmp_path: Path, data: bytes | None
+) -> None:
+    """Whoever asks for it tells that, and goes on: after a cut, at the end of an operation, before a region returns."""
+    put(tmp_path / "quarantine" / "main" / "statements" / "17.json", data)
+    diverged = msgspec.structs.replace(NAMED, cause=CutCause.DIVERGENCE)
+    with pytest.raises(QuarantineDamaged, match=r"Give that file back from a copy, or move it"):
+        store.cause_of(diverged)
+    takeover = Takeover(
+        "main", "eu", "us", region_epoch=RegionEpoch(17), planned=False, last_heard_ms=0
+    )
+    store.keep_statement(make_statement(takeover, EMPTY_CUT, [], Tail(), now_wall_ms=1))
