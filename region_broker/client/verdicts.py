@@ -6,7 +6,7 @@ may not know yet that another took over.
 INV-CP30 once a region epoch was seen to act, no region of an earlier one is believed any more: an old one that was cut off may be all
          that answers
 INV-CP31 `lost` is believed of who wrote the record, not of the region epoch of its pair: a planned switch changes that one without its
-         producer's knowing. Where a region tells no more, it is not known
+         producer's knowing. Where a region tells no more, it is not known; and of a writer whose pair nobody told, nothing is
 
 The question is a record's position and who wrote it; the primary region answers from its log and the lineage, at any time after.
 Asked over HTTP, at all addresses at once; addresses of regions that an answer names are asked from then on, too.
@@ -39,6 +39,11 @@ from region_broker.client.errors import Refused, Unreachable
 from region_broker.security.login import NO_SECURITY, Security
 
 _TIMEOUT_S: Final = 3.0
+
+NOT_TOLD: Final = (
+    "the region that gave its producer the id has not told which one (may it Describe its transactional id? do two regions act?), and what"
+    " lies there now may be another's. `tidemark region losses` lists what failovers cut off"
+)
 
 
 class Verdict(enum.Enum):
@@ -152,25 +157,18 @@ class VerdictClient:
     async def ask_of(self, position: Position, written_by: WrittenBy) -> Verdict:
         """Return the verdict on the record at `position`, whichever region epoch it was written under (INV-CP31); raises as `ask`.
 
-        `lost` by the region epoch of the pair alone: 1. the pair is given out. 2. A planned switch. 3. The record is written. What the log
-        holds of that region epoch ends before it then, and none of it is lost. Anything else that is said by it is right: the
-        record there was written under that very one, and no later one began before it.
+        `lost` by the region epoch of the pair alone, of a region of an older version: 1. the pair is given out. 2. A planned switch. 3. The
+        record is written. What the log holds of that region epoch ends before it then, and none of it is lost. Anything else that
+        such a region says is right: the record there was written under that very one, and no later one began before it.
         """
-        if written_by.region_epoch is None:
-            raise Refused(
-                f"no verdict on {position}: nobody told under which region epoch its producer was given its id, and what lies there"
-                " now may be another's. `tidemark region losses` lists what failovers cut off"
-            )
+        if written_by.region_epoch is None or written_by.pair is None:
+            raise Refused(f"no verdict on {position}: {NOT_TOLD}")
         answer = await self._answer(position, written_by)
         if answer.verdict is Verdict.LOST and not answer.by_producer:
-            why = (
-                "the region is of an older version: upgrade it"
-                if written_by.pair is not None
-                else "nobody told the producer's id and epoch: may it Describe its transactional id?"
-            )
             raise Refused(
                 f"no verdict on {position}: what was written under region epoch {written_by.region_epoch} is lost, but a switch may"
-                f" have come before it was written. Only the producer's id and epoch tell, and {why}"
+                " have come before it was written. Only the producer's id and epoch tell, and the region is of an older version:"
+                " upgrade it"
             )
         return answer.verdict
 
