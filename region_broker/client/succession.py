@@ -30,7 +30,6 @@ from idempotency.identity import ProducerPair, RegionEpoch
 from region_broker.client.verdicts import Standing
 
 _IDLE: Final = "empty"
-_BEGUN: Final = frozenset({"ongoing", "prepare_commit", "complete_commit"})
 _ABORTED_BY_REGION: Final = frozenset({"prepare_abort", "complete_abort", "prepare_epoch_fence"})
 
 
@@ -44,6 +43,8 @@ class Succession:
         """What stood right before the pair was asked for."""
         self._asked_under: set[RegionEpoch] = set()
         """Since the own pair was told: one that was given under these may be ours, without our knowing."""
+        self.was_replaced = False
+        """Whether another instance was seen to have been given a pair, and to have begun with it, before ours was told."""
 
     @property
     def is_known(self) -> bool:
@@ -74,12 +75,15 @@ class Succession:
         is_new = before is None or standing.pair != before.pair
         was_given_here = is_new and standing.region_epoch == acting
         self._own = standing if was_given_here and standing.state == _IDLE else None
+        was_aborted = standing.state in _ABORTED_BY_REGION and _is_next(standing, before)
+        self.was_replaced = was_given_here and self._own is None and not was_aborted
         if self._own is not None:
             self._asked_under.clear()
 
     def lose(self) -> None:
         """Know of no pair any more that it is this producer's."""
         self._own = None
+        self.was_replaced = False
 
     def follow(self, standing: Standing | None) -> None:
         """Take the pair that an abort of this producer's own may have brought (KIP-360), and no other."""
@@ -114,13 +118,13 @@ class Succession:
         return (
             standing is not None
             and standing.state in _ABORTED_BY_REGION
-            and self._is_next_of_own(standing)
+            and _is_next(standing, self._own)
         )
 
     def _may_be_what_was_asked_for(self, standing: Standing) -> bool:
         """Return whether no answer told of it: what this producer does not know of it has begun nothing with."""
         asked = self._asked_under
-        if not asked or standing.state in _BEGUN:
+        if not asked or standing.state != _IDLE:
             return False
         return min(asked) <= standing.region_epoch <= max(asked)
 
@@ -130,7 +134,7 @@ class Succession:
             return False
         if standing.previous_producer_id is not None:  # whose last epoch it is (INV-TT2)
             return (standing.previous_producer_id, last) == (own.producer_id, own.producer_epoch)
-        if not self._is_next_of_own(standing):
+        if not _is_next(standing, own):
             return False
         if last is None:  # a region of an older version, which does not tell
             return (
@@ -138,10 +142,10 @@ class Succession:
             )
         return last == own.producer_epoch
 
-    def _is_next_of_own(self, standing: Standing) -> bool:
-        own = self._own
-        return (
-            own is not None
-            and standing.producer_id == own.producer_id
-            and standing.producer_epoch == own.producer_epoch + 1
-        )
+
+def _is_next(standing: Standing, of: Standing | None) -> bool:
+    return (
+        of is not None
+        and standing.producer_id == of.producer_id
+        and standing.producer_epoch == of.producer_epoch + 1
+    )

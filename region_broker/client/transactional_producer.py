@@ -8,7 +8,7 @@ INV-CP3  a fence by failover (rule T22: every transactional producer gets a new 
         long; a fence by another instance, also one that began before a planned switch or after a failover, is an error,
         and never answered by fencing that one; nor is one while no region tells whose the id is
 INV-CP22 whoever held a producer id looks whose it is before each request for another one, and such a request is short: while it
-        waits for a region, another instance may be given the id
+        waits for a region, another instance may be given the id. Whoever was seen to be replaced before it was told its own asks for none
 INV-CP32 a verdict is asked of who wrote the transaction, as it was known when that was begun: a new producer id, or a planned switch, which
         nobody notices, changes nothing about it; nor does what an application asks by itself later. Nor is it asked of a producer that has
         written nothing. Of its last transaction a producer keeps where it lies, and neither the records nor librdkafka's producer
@@ -425,7 +425,11 @@ class TransactionalProducer:
         )
 
     async def _check_fence(self) -> None:
-        """Raise `Fenced` if the last error is a fence, unless it may be one by failover or time-out; `Unreachable` if nobody tells."""
+        """Raise `Fenced` if another instance was seen to come in between, or if the last error is a fence, unless it may be one by failover
+        or time-out; `Unreachable` if nobody tells.
+        """
+        if self._succession.was_replaced:
+            self._fence()
         error = self._last_error
         if error is None or error.code() not in _FENCES:
             return

@@ -377,6 +377,57 @@ def test_INV_CP20_what_came_in_between_is_not_taken_for_the_own_pair() -> None:
     assert not succession.is_known
 
 
+@pytest.mark.parametrize(
+    "stands",
+    [pair(5, BEFORE, "complete_abort"), pair(9, BEFORE, "prepare_abort"), pair(0, SWITCHED, "complete_abort", producer_id=11)],
+)  # fmt: skip
+def test_INV_CP20_who_has_aborted_its_last_transaction_is_another_instance_also_where_an_id_was_asked_for(
+    stands: Standing,
+) -> None:
+    """What was asked for, and not answered, has begun nothing; the region itself gives the next epoch."""
+    succession = Succession()
+    succession.hold(OWN, BEFORE)
+    succession.ask_under(BEFORE)
+    succession.ask_under(SWITCHED)
+    assert succession.is_anothers(stands, timed_out=False)
+    assert not succession.is_anothers(pair(4, BEFORE, "complete_abort"), timed_out=False)
+
+
+async def test_INV_CP22_who_was_seen_to_come_in_between_is_not_fenced_behind_a_failover(
+    instance: Instance,
+) -> None:
+    """1. A producer is given an id, and told of it late. 2. Another one has it by then, and is given another one by a failover."""
+    regions = instance.regions
+
+    def replaced() -> None:
+        regions.stands = pair(4, BEFORE, "ongoing")
+
+    instance.on_init = replaced
+    await began(instance)
+    regions.acting, regions.stands = SWITCHED, OF_ANOTHER
+    for _ in range(2):
+        with pytest.raises(Fenced, match="uses the transactional id 'p' now:"):
+            await instance.meets(KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING))
+    assert instance.given_count == 1
+
+
+async def test_INV_CP22_what_the_region_has_aborted_meanwhile_is_no_other_instance(
+    instance: Instance,
+) -> None:
+    """Of two regions that act, the other one gave the id: here an instance of long ago was aborted for its age."""
+    regions = instance.regions
+    regions.stands = pair(3, BEFORE, "ongoing")
+
+    def aborted() -> None:
+        regions.stands = pair(4, BEFORE, "complete_abort")
+
+    instance.on_init = aborted
+    await began(instance)
+    instance.on_init = lambda: None
+    await instance.meets(LOST)
+    assert instance.given_count == 2
+
+
 def test_INV_CP20_an_abort_that_brought_the_next_epoch_is_followed_and_another_instance_is_not() -> (
     None
 ):
