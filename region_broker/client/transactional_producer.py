@@ -149,7 +149,7 @@ class TransactionalProducer:
         """Obtain a producer id; waits through a failover, then raises `Unreachable`."""
         self._started = True
         # Whoever starts means to take the id.
-        self._last_error = None
+        self._last_error = self._fenced = None
         self._succession.lose()
         await self._rebuild()
 

@@ -428,6 +428,19 @@ async def test_INV_CP22_what_the_region_has_aborted_meanwhile_is_no_other_instan
     assert instance.given_count == 2
 
 
+async def test_INV_CP3_one_that_was_fenced_and_is_started_again_takes_the_id_and_writes(
+    instance: Instance,
+) -> None:
+    regions = await began(instance)
+    regions.stands = pair(4, BEFORE, "ongoing")
+    with pytest.raises(Fenced):
+        await instance.meets(FENCED)
+    await instance.producer.start()
+    async with instance.producer.transaction():
+        pass
+    assert instance.given_count == 2
+
+
 def test_INV_CP20_an_abort_that_brought_the_next_epoch_is_followed_and_another_instance_is_not() -> (
     None
 ):
