@@ -7,6 +7,7 @@ INV-CP30 once a region epoch was seen to act, no region of an earlier one is bel
          that answers
 INV-CP31 `lost` is believed of who wrote the record, not of the region epoch of its pair: a planned switch changes that one without its
          producer's knowing. Where a region tells no more, it is not known; and of a writer whose pair nobody told, nothing is
+INV-CP39 what a region would answer again in the same way is `Refused`; anything else, an answer that breaks off included, is `Unreachable`
 
 The question is a record's position and who wrote it; the primary region answers from its log and the lineage, at any time after.
 Asked over HTTP, at all addresses at once; addresses of regions that an answer names are asked from then on, too.
@@ -16,6 +17,7 @@ import asyncio
 import enum
 import json
 from collections.abc import Sequence
+from http.client import HTTPException
 from typing import Any, Final, NamedTuple, Self
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -39,6 +41,9 @@ from region_broker.client.errors import Refused, Unreachable
 from region_broker.security.login import NO_SECURITY, Security
 
 _TIMEOUT_S: Final = 3.0
+
+_FINAL: Final = frozenset({400, 401, 403, 404, 410})
+"""Statuses that the same question would meet again."""
 
 NOT_TOLD: Final = (
     "the region that gave its producer the id has not told which one (may it Describe its transactional id? do two regions act?), and what"
@@ -150,7 +155,7 @@ class VerdictClient:
         """Return the verdict on the record at `position`, written under `region_epoch`.
 
         Raises `Unreachable` if no primary region answers, `Refused` where it has no answer (deleted by
-        retention, never written).
+        retention, compacted, never written), or may not tell this client.
         """
         return (await self._answer(position, WrittenBy(region_epoch))).verdict
 
@@ -181,12 +186,12 @@ class VerdictClient:
             )
             return _Answer(Verdict(answer["verdict"]), answer.get("by_producer") is True)
         except _Problem as problem:
-            if problem.status in {400, 404}:
+            if problem.status in _FINAL:
                 raise Refused(
                     f"no verdict on {position}: {problem}", code=problem.code
                 ) from problem
             raise Unreachable(f"no verdict from {acting.url}: {problem}") from problem
-        except (KeyError, ValueError, OSError) as error:
+        except (KeyError, ValueError, OSError, HTTPException) as error:
             raise Unreachable(f"no verdict from {acting.url}: {error}") from error
 
     async def standing(self, transactional_id: str) -> Standing | None:
@@ -201,9 +206,9 @@ class VerdictClient:
                 _get, acting.url, path, self._timeout_s, self._security
             )
             found = [Standing.of(row) for row in answer["transactions"]]
-        except (_Problem, KeyError, ValueError, TypeError, OSError) as error:
+        except (_Problem, KeyError, ValueError, TypeError, OSError, HTTPException) as error:
             text = f"{acting.url} does not tell who uses the transactional id {transactional_id!r}: {error}"
-            if isinstance(error, _Problem) and error.status in {400, 401, 403, 404}:
+            if isinstance(error, _Problem) and error.status in _FINAL:
                 raise Refused(text, code=error.code) from error
             raise Unreachable(text) from error
         return found[0] if found else None
@@ -266,7 +271,7 @@ class _Problem(Exception):
 
 
 def _get(url: str, path: str, timeout_s: float, security: Security) -> dict[str, Any]:
-    """Return the answer; raises `_Problem`, OSError, ValueError (what is no JSON, and `LoginRefused`, included)."""
+    """Return the answer; raises `_Problem`, OSError, HTTPException, ValueError (what is no JSON, and `LoginRefused`, included)."""
     said = security.http_headers(url)
     asked = Request(url + path, headers=said)  # noqa: S310 -- the application's
     is_private = url.startswith("https:")
@@ -296,5 +301,5 @@ def _stand_of(url: str, timeout_s: float, security: Security) -> dict[str, Any] 
     """Return `GET /v1/region`, or why there is none."""
     try:
         return _get(url, "/v1/region", timeout_s, security)
-    except (_Problem, URLError, OSError, ValueError) as error:
+    except (_Problem, URLError, OSError, ValueError, HTTPException) as error:
         return str(error)

@@ -6,6 +6,7 @@ Played: what regions answer over HTTP, and librdkafka's producer. That a region'
 import gc
 import weakref
 from collections.abc import Callable
+from http.client import BadStatusLine, IncompleteRead
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -43,13 +44,21 @@ class Answers:
         self.acting: dict[str, int] = {"http://eu": GIVEN}
         self.given: dict[str, Any] = {"verdict": "lost", "why": "", "by_producer": True}
         self.asked: list[dict[str, str]] = []
+        self.problem: Exception | None = None
+        """Met by each question but which region acts."""
+        self.broken: dict[str, Exception] = {}
+        """What becomes of the answers of an address."""
         monkeypatch.setattr(verdicts, "_get", self._get)
 
     def _get(self, url: str, path: str, _timeout_s: float, _security: object) -> dict[str, Any]:
+        if url in self.broken:
+            raise self.broken[url]
         if url not in self.acting:
             raise OSError("it is silent")
         if path == "/v1/region":
             return {"acting": True, "region_epoch": self.acting[url]}
+        if self.problem is not None:
+            raise self.problem
         query = parse_qs(urlsplit(path).query)
         self.asked.append({name: value for name, (value,) in query.items()} | {"at": url})
         return self.given
@@ -110,6 +119,35 @@ async def test_INV_CP31_of_a_writer_that_nobody_knows_nothing_is_told(
     with pytest.raises(Refused, match="may it Describe its transactional id"):
         await VerdictClient("http://eu").ask_of(AT, written_by)
     assert not answers.asked
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 409, 429, 500, 503])
+async def test_INV_CP39_what_would_be_answered_so_again_is_refused_and_all_else_may_be_asked_again(
+    answers: Answers, status: int
+) -> None:
+    is_final = status in {400, 401, 403, 404, 410}
+    answers.problem = verdicts._Problem(status, b"")
+    client = VerdictClient("http://eu")
+    for _ in range(2):
+        with pytest.raises(Refused if is_final else Unreachable):
+            await client.ask_of(AT, WrittenBy(GIVEN, PAIR))
+        with pytest.raises(Refused if is_final else Unreachable):
+            await client.standing("t")
+
+
+@pytest.mark.parametrize("broken", [IncompleteRead(b"{"), BadStatusLine("nonsense")])
+async def test_INV_CP39_an_answer_that_breaks_off_is_none_and_another_region_is_heard(
+    answers: Answers, broken: Exception
+) -> None:
+    client = VerdictClient("http://eu,http://us")
+    answers.broken["http://us"] = broken
+    assert await client.ask_of(AT, WrittenBy(GIVEN, PAIR)) is Verdict.LOST
+    answers.problem = broken
+    for question in (client.ask_of(AT, WrittenBy(GIVEN, PAIR)), client.standing("t")):
+        with pytest.raises(Unreachable):
+            await question
+    answers.broken["http://eu"] = broken
+    assert await client.region_epoch() is None
 
 
 class Regions:
