@@ -3,6 +3,9 @@
 INV-CP20  a pair of producer id and epoch that came after a producer's own is another instance's, whichever region acts now. It
           is the producer's own if that one asked for it: under the region epoch that gave it, or with its own pair
 INV-CP21  that nobody tells who holds the id is no word that nobody does
+INV-CP38  a pair is known as the producer's own, and with it its region epoch, only where the region that tells shows that it gave it
+          just now: it did not stand there before the id was asked for, nothing was begun with it, and it is of that region's own epoch.
+          Who gave the id may be another one, which was cut off and does not know that this one took over
 
 The region epoch of a pair is the one that gave it out. A planned switch changes which region epoch acts and leaves pairs in
 force (INV-TC14), so it says nothing of who has been given one since; only a failover fences them all (T22).
@@ -27,7 +30,6 @@ from idempotency.identity import ProducerPair, RegionEpoch
 from region_broker.client.verdicts import Standing
 
 _IDLE: Final = "empty"
-_BEGUN: Final = frozenset({"ongoing", "prepare_commit", "complete_commit"})
 _ABORTED_BY_REGION: Final = frozenset({"prepare_abort", "complete_abort", "prepare_epoch_fence"})
 
 
@@ -37,8 +39,12 @@ class Succession:
     def __init__(self) -> None:
         """Nothing was asked for yet."""
         self._own: Standing | None = None
+        self._stood: Standing | None = None
+        """What stood right before the pair was asked for."""
         self._asked_under: set[RegionEpoch] = set()
         """Since the own pair was told: one that was given under these may be ours, without our knowing."""
+        self.was_replaced = False
+        """Whether another instance was seen to have been given a pair, and to have begun with it, before ours was told."""
 
     @property
     def is_known(self) -> bool:
@@ -59,14 +65,25 @@ class Succession:
         """Note that a pair is asked for under a region epoch, or may have been given under it by now."""
         self._asked_under.add(region_epoch)
 
-    def hold(self, standing: Standing | None) -> None:
-        """Take what stands right after this producer was given its pair; None if nobody told.
+    def look(self, standing: Standing | None) -> None:
+        """Note what stands right before a pair is asked for; None for an id that nothing is known of."""
+        self._stood = standing
 
-        Such a pair has begun nothing: one that has is another instance's, which came in between.
-        """
-        self._own = standing if standing is not None and standing.state == _IDLE else None
+    def hold(self, standing: Standing, acting: RegionEpoch) -> None:
+        """Take what the region that acts under `acting` tells right after this producer was given its pair (INV-CP38)."""
+        before = self._stood
+        is_new = before is None or standing.pair != before.pair
+        was_given_here = is_new and standing.region_epoch == acting
+        self._own = standing if was_given_here and standing.state == _IDLE else None
+        was_aborted = standing.state in _ABORTED_BY_REGION and _is_next(standing, before)
+        self.was_replaced = was_given_here and self._own is None and not was_aborted
         if self._own is not None:
             self._asked_under.clear()
+
+    def lose(self) -> None:
+        """Know of no pair any more that it is this producer's."""
+        self._own = None
+        self.was_replaced = False
 
     def follow(self, standing: Standing | None) -> None:
         """Take the pair that an abort of this producer's own may have brought (KIP-360), and no other."""
@@ -101,13 +118,13 @@ class Succession:
         return (
             standing is not None
             and standing.state in _ABORTED_BY_REGION
-            and self._is_next_of_own(standing)
+            and _is_next(standing, self._own)
         )
 
     def _may_be_what_was_asked_for(self, standing: Standing) -> bool:
         """Return whether no answer told of it: what this producer does not know of it has begun nothing with."""
         asked = self._asked_under
-        if not asked or standing.state in _BEGUN:
+        if not asked or standing.state != _IDLE:
             return False
         return min(asked) <= standing.region_epoch <= max(asked)
 
@@ -117,7 +134,7 @@ class Succession:
             return False
         if standing.previous_producer_id is not None:  # whose last epoch it is (INV-TT2)
             return (standing.previous_producer_id, last) == (own.producer_id, own.producer_epoch)
-        if not self._is_next_of_own(standing):
+        if not _is_next(standing, own):
             return False
         if last is None:  # a region of an older version, which does not tell
             return (
@@ -125,10 +142,10 @@ class Succession:
             )
         return last == own.producer_epoch
 
-    def _is_next_of_own(self, standing: Standing) -> bool:
-        own = self._own
-        return (
-            own is not None
-            and standing.producer_id == own.producer_id
-            and standing.producer_epoch == own.producer_epoch + 1
-        )
+
+def _is_next(standing: Standing, of: Standing | None) -> bool:
+    return (
+        of is not None
+        and standing.producer_id == of.producer_id
+        and standing.producer_epoch == of.producer_epoch + 1
+    )

@@ -8,11 +8,11 @@ INV-CP3  a fence by failover (rule T22: every transactional producer gets a new 
         long; a fence by another instance, also one that began before a planned switch or after a failover, is an error,
         and never answered by fencing that one; nor is one while no region tells whose the id is
 INV-CP22 whoever held a producer id looks whose it is before each request for another one, and such a request is short: while it
-        waits for a region, another instance may be given the id
+        waits for a region, another instance may be given the id. Whoever was seen to be replaced before it was told its own asks for none
 INV-CP32 a verdict is asked of who wrote the transaction, as it was known when that was begun: a new producer id, or a planned switch, which
         nobody notices, changes nothing about it; nor does what an application asks by itself later. Nor is it asked of a producer that has
         written nothing. Of its last transaction a producer keeps where it lies, and neither the records nor librdkafka's producer
-The region epoch of a producer id was the same before and after InitProducerId, and is known or None, never assumed. A transaction that commits a consumer's position is not
+The region epoch of a producer id is known together with its pair, or None, never assumed (INV-CP38): without them no verdict is asked. A transaction that commits a consumer's position is not
 repeated here after a failover or a rebalance: what was read before it may have been cut off too, so the consumer goes
 back and reads again.
 
@@ -50,7 +50,14 @@ from region_broker.client.serializers import Serializer
 from region_broker.client.succession import Succession
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.transaction import Attempt, Transaction
-from region_broker.client.verdicts import Position, Standing, Verdict, VerdictClient, WrittenBy
+from region_broker.client.verdicts import (
+    NOT_TOLD,
+    Position,
+    Standing,
+    Verdict,
+    VerdictClient,
+    WrittenBy,
+)
 from region_broker.client.waiting_calls import backoff_s, initialised, most_telling, until_answered
 from region_broker.security.login import NO_SECURITY, Security
 
@@ -63,6 +70,10 @@ Result = TypeVar("Result")
 
 
 _FENCES: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED})
+_OF_NO_PAIR: Final = frozenset(
+    {KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError.UNKNOWN_PRODUCER_ID}
+)
+"""What a region says that does not know the pair (any more): an earlier try at the commit may have been carried out all the same, there or elsewhere."""
 
 
 class _Sent(enum.Enum):
@@ -116,6 +127,8 @@ class TransactionalProducer:
         self._last_error: KafkaError | None = None
         self._fenced: Fenced | None = None
         self._region_epoch: RegionEpoch | None = None
+        self._acted_under: RegionEpoch | None = None
+        """The region epoch that acted while the producer id was given out: not necessarily the one that gave it."""
         self._succession = Succession()
         self._began_s = _NOT_OPEN
         self._last: tuple[list[Position], WrittenBy] | None = None
@@ -136,8 +149,8 @@ class TransactionalProducer:
         """Obtain a producer id; waits through a failover, then raises `Unreachable`."""
         self._started = True
         # Whoever starts means to take the id.
-        self._last_error = None
-        self._succession.hold(None)
+        self._last_error = self._fenced = None
+        self._succession.lose()
         await self._rebuild()
 
     async def close(self) -> None:
@@ -270,7 +283,7 @@ class TransactionalProducer:
         # Aborting may have taken a new producer id (KIP-360), in another region epoch, too.
         followed = await self._followed_own()
         epoch = await self._verdicts.region_epoch() if self._verdicts.can_ask else None
-        self._usable = followed and epoch == self._region_epoch
+        self._usable = followed and epoch == self._acted_under
 
     async def _commit_or_repeat(self, transaction: Transaction) -> None:
         while True:
@@ -355,7 +368,7 @@ class TransactionalProducer:
         """Find out, and leave a new producer behind. Raises `Fenced`, `OutcomeUnknown`, `Unreachable`."""
         epoch, error = transaction.written_by.region_epoch, failure.error
         # An abortable error is librdkafka's word that nothing was committed; checked where that can be.
-        believed = epoch is None and error.txn_requires_abort()
+        believed = epoch is None and error.txn_requires_abort() and error.code() not in _OF_NO_PAIR
         perhaps = failure.commit_sent is _Sent.PERHAPS and not believed
         try:
             await self._rebuild()  # InitProducerId: when it answers, whatever was open is decided
@@ -404,13 +417,19 @@ class TransactionalProducer:
         )
         if not self._verdicts.can_ask:
             hint = "Give the producer `urls` of the regions, so that it can ask. " + hint
+        elif positions and transaction.written_by.pair is None:
+            hint = f"No verdict can be asked: {NOT_TOLD}."
         return OutcomeUnknown(
             f"the commit was sent and not answered ({error.str()}); {why}. {hint}",
             code=error.name(),
         )
 
     async def _check_fence(self) -> None:
-        """Raise `Fenced` if the last error is a fence, unless it may be one by failover or time-out; `Unreachable` if nobody tells."""
+        """Raise `Fenced` if another instance was seen to come in between, or if the last error is a fence, unless it may be one by failover
+        or time-out; `Unreachable` if nobody tells.
+        """
+        if self._succession.was_replaced:
+            self._fence()
         error = self._last_error
         if error is None or error.code() not in _FENCES:
             return
@@ -439,6 +458,7 @@ class TransactionalProducer:
         (T22, a transaction that was cancelled).
         """
         standing = await self._told(timeout_s)
+        self._succession.look(standing)
         if self._succession.is_anothers(standing, timed_out=self._was_open_too_long):
             self._fence()
 
@@ -478,12 +498,12 @@ class TransactionalProducer:
         for _ in range(ATTEMPT_COUNT_MAX):
             self._retire()  # also one whose transaction was cancelled: no error has condemned it
             before = await self._obtain()
-            after = await self._verdicts.region_epoch()
-            self._region_epoch = after if before == after else None
-            if before == after and await self._learned_own():
+            self._acted_under = await self._verdicts.region_epoch()
+            if before == self._acted_under and await self._learned_own():
                 break
         else:
-            self._succession.hold(None)
+            self._succession.lose()
+        self._region_epoch = self._acted_under if self._succession.is_known else None
         self._last_error = None
         self._began_s = _NOT_OPEN
         self._usable = True
@@ -491,7 +511,7 @@ class TransactionalProducer:
     async def _obtain(self) -> RegionEpoch | None:
         """Obtain a producer id; return the region epoch that acted before, None if nobody tells (INV-CP22)."""
         if not self._succession.is_known:
-            acting = await self._verdicts.region_epoch()
+            acting = await self._looked()
             await self._ask_for_id(acting, self._timeouts.recovery_s)
             return acting
         deadline_s = time.monotonic() + self._timeouts.recovery_s
@@ -513,6 +533,17 @@ class TransactionalProducer:
             attempt_count += 1
             await asyncio.sleep(backoff_s(attempt_count))
 
+    async def _looked(self) -> RegionEpoch | None:
+        """Note what stands before a producer id is asked for; return the region epoch that acts then, None if nobody tells."""
+        self._succession.look(None)
+        try:
+            self._succession.look(await self._verdicts.standing(self._id))
+        except Unreachable:
+            return None
+        except Refused:
+            pass  # nor is it told what stands behind it
+        return await self._verdicts.region_epoch()
+
     async def _thread_is_free(self) -> None:
         """Return once the thread has done what it was given before: a call goes on there whose caller was cancelled."""
         await self._call(bool)
@@ -524,15 +555,18 @@ class TransactionalProducer:
 
     async def _learned_own(self) -> bool:
         """Learn which pair is this producer's; return False if the region went silent, so that one of the next is better."""
-        told = None
+        acting, told = self._acted_under, None
         try:
-            if self._region_epoch is not None:
+            if acting is not None:
                 told = await self._told(self._timeouts.call_s)
         except Unreachable:
             return False
         except Refused:
             told = None  # then every fence counts as another instance's
-        self._succession.hold(told)
+        if acting is None or told is None:
+            self._succession.lose()
+        else:
+            self._succession.hold(told, acting)
         return True
 
     async def _followed_own(self) -> bool:

@@ -6,7 +6,8 @@ may not know yet that another took over.
 INV-CP30 once a region epoch was seen to act, no region of an earlier one is believed any more: an old one that was cut off may be all
          that answers
 INV-CP31 `lost` is believed of who wrote the record, not of the region epoch of its pair: a planned switch changes that one without its
-         producer's knowing. Where a region tells no more, it is not known
+         producer's knowing. Where a region tells no more, it is not known; and of a writer whose pair nobody told, nothing is
+INV-CP39 what a region would answer again in the same way is `Refused`; anything else, an answer that breaks off included, is `Unreachable`
 
 The question is a record's position and who wrote it; the primary region answers from its log and the lineage, at any time after.
 Asked over HTTP, at all addresses at once; addresses of regions that an answer names are asked from then on, too.
@@ -16,6 +17,7 @@ import asyncio
 import enum
 import json
 from collections.abc import Sequence
+from http.client import HTTPException
 from typing import Any, Final, NamedTuple, Self
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -39,6 +41,14 @@ from region_broker.client.errors import Refused, Unreachable
 from region_broker.security.login import NO_SECURITY, Security
 
 _TIMEOUT_S: Final = 3.0
+
+_FINAL: Final = frozenset({400, 401, 403, 404, 410})
+"""Statuses that the same question would meet again."""
+
+NOT_TOLD: Final = (
+    "the region that gave its producer the id has not told which one (may it Describe its transactional id? do two regions act?), and what"
+    " lies there now may be another's. `tidemark region losses` lists what failovers cut off"
+)
 
 
 class Verdict(enum.Enum):
@@ -145,32 +155,25 @@ class VerdictClient:
         """Return the verdict on the record at `position`, written under `region_epoch`.
 
         Raises `Unreachable` if no primary region answers, `Refused` where it has no answer (deleted by
-        retention, never written).
+        retention, compacted, never written), or may not tell this client.
         """
         return (await self._answer(position, WrittenBy(region_epoch))).verdict
 
     async def ask_of(self, position: Position, written_by: WrittenBy) -> Verdict:
         """Return the verdict on the record at `position`, whichever region epoch it was written under (INV-CP31); raises as `ask`.
 
-        `lost` by the region epoch of the pair alone: 1. the pair is given out. 2. A planned switch. 3. The record is written. What the log
-        holds of that region epoch ends before it then, and none of it is lost. Anything else that is said by it is right: the
-        record there was written under that very one, and no later one began before it.
+        `lost` by the region epoch of the pair alone, of a region of an older version: 1. the pair is given out. 2. A planned switch. 3. The
+        record is written. What the log holds of that region epoch ends before it then, and none of it is lost. Anything else that
+        such a region says is right: the record there was written under that very one, and no later one began before it.
         """
-        if written_by.region_epoch is None:
-            raise Refused(
-                f"no verdict on {position}: nobody told under which region epoch its producer was given its id, and what lies there"
-                " now may be another's. `tidemark region losses` lists what failovers cut off"
-            )
+        if written_by.region_epoch is None or written_by.pair is None:
+            raise Refused(f"no verdict on {position}: {NOT_TOLD}")
         answer = await self._answer(position, written_by)
         if answer.verdict is Verdict.LOST and not answer.by_producer:
-            why = (
-                "the region is of an older version: upgrade it"
-                if written_by.pair is not None
-                else "nobody told the producer's id and epoch: may it Describe its transactional id?"
-            )
             raise Refused(
                 f"no verdict on {position}: what was written under region epoch {written_by.region_epoch} is lost, but a switch may"
-                f" have come before it was written. Only the producer's id and epoch tell, and {why}"
+                " have come before it was written. Only the producer's id and epoch tell, and the region is of an older version:"
+                " upgrade it"
             )
         return answer.verdict
 
@@ -183,12 +186,12 @@ class VerdictClient:
             )
             return _Answer(Verdict(answer["verdict"]), answer.get("by_producer") is True)
         except _Problem as problem:
-            if problem.status in {400, 404}:
+            if problem.status in _FINAL:
                 raise Refused(
                     f"no verdict on {position}: {problem}", code=problem.code
                 ) from problem
             raise Unreachable(f"no verdict from {acting.url}: {problem}") from problem
-        except (KeyError, ValueError, OSError) as error:
+        except (KeyError, ValueError, OSError, HTTPException) as error:
             raise Unreachable(f"no verdict from {acting.url}: {error}") from error
 
     async def standing(self, transactional_id: str) -> Standing | None:
@@ -203,9 +206,9 @@ class VerdictClient:
                 _get, acting.url, path, self._timeout_s, self._security
             )
             found = [Standing.of(row) for row in answer["transactions"]]
-        except (_Problem, KeyError, ValueError, TypeError, OSError) as error:
+        except (_Problem, KeyError, ValueError, TypeError, OSError, HTTPException) as error:
             text = f"{acting.url} does not tell who uses the transactional id {transactional_id!r}: {error}"
-            if isinstance(error, _Problem) and error.status in {400, 401, 403, 404}:
+            if isinstance(error, _Problem) and error.status in _FINAL:
                 raise Refused(text, code=error.code) from error
             raise Unreachable(text) from error
         return found[0] if found else None
@@ -268,7 +271,7 @@ class _Problem(Exception):
 
 
 def _get(url: str, path: str, timeout_s: float, security: Security) -> dict[str, Any]:
-    """Return the answer; raises `_Problem`, OSError, ValueError (what is no JSON, and `LoginRefused`, included)."""
+    """Return the answer; raises `_Problem`, OSError, HTTPException, ValueError (what is no JSON, and `LoginRefused`, included)."""
     said = security.http_headers(url)
     asked = Request(url + path, headers=said)  # noqa: S310 -- the application's
     is_private = url.startswith("https:")
@@ -298,5 +301,5 @@ def _stand_of(url: str, timeout_s: float, security: Security) -> dict[str, Any] 
     """Return `GET /v1/region`, or why there is none."""
     try:
         return _get(url, "/v1/region", timeout_s, security)
-    except (_Problem, URLError, OSError, ValueError) as error:
+    except (_Problem, URLError, OSError, ValueError, HTTPException) as error:
         return str(error)

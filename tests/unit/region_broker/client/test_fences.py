@@ -45,9 +45,20 @@ class Regions:
 
     def __init__(self) -> None:
         self.acting: RegionEpoch | None = BEFORE
-        self.stands: Standing | None = OWN
+        self.stands: Standing | None = None
         self.silent_count = 0
         self.asked_count = 0
+
+    def give(self) -> None:
+        """Give a producer id, as the region does that acts."""
+        if self.acting is None:
+            return
+        stood = self.stands
+        self.stands = (
+            pair(stood.producer_epoch + 1, self.acting, producer_id=stood.producer_id)
+            if stood is not None
+            else OWN
+        )
 
     async def region_epoch(self) -> RegionEpoch | None:
         return self.acting
@@ -91,6 +102,7 @@ class Instance:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, recovery_s: float = 60.0) -> None:
         self.kafkas: list[Kafka] = []
         self.on_init: Callable[[], None] = lambda: None
+        """What happens while an id is asked for; an id is given where that changes nothing about what stands."""
         monkeypatch.setattr(transactional_producer, "initialised", self._initialised)
         self.on_wait: Callable[[], None] = lambda: None
         self.limits_s: list[float] = []
@@ -108,7 +120,10 @@ class Instance:
 
     def _initialised(self, _config: object, timeout_s: float, _call_timeout_s: float) -> Kafka:
         self.limits_s.append(timeout_s)
+        stood = self.regions.stands
         self.on_init()
+        if self.regions.stands is stood:
+            self.regions.give()
         self.kafkas.append(Kafka())
         return self.kafkas[-1]
 
@@ -358,15 +373,79 @@ async def test_INV_CP20_one_that_was_cancelled_looks_before_it_asks_for_a_produc
 
 def test_INV_CP20_what_came_in_between_is_not_taken_for_the_own_pair() -> None:
     succession = Succession()
-    succession.hold(pair(4, BEFORE, "ongoing"))
+    succession.hold(pair(4, BEFORE, "ongoing"), BEFORE)
     assert not succession.is_known
+
+
+@pytest.mark.parametrize(
+    "stands",
+    [pair(5, BEFORE, "complete_abort"), pair(9, BEFORE, "prepare_abort"), pair(0, SWITCHED, "complete_abort", producer_id=11)],
+)  # fmt: skip
+def test_INV_CP20_who_has_aborted_its_last_transaction_is_another_instance_also_where_an_id_was_asked_for(
+    stands: Standing,
+) -> None:
+    """What was asked for, and not answered, has begun nothing; the region itself gives the next epoch."""
+    succession = Succession()
+    succession.hold(OWN, BEFORE)
+    succession.ask_under(BEFORE)
+    succession.ask_under(SWITCHED)
+    assert succession.is_anothers(stands, timed_out=False)
+    assert not succession.is_anothers(pair(4, BEFORE, "complete_abort"), timed_out=False)
+
+
+async def test_INV_CP22_who_was_seen_to_come_in_between_is_not_fenced_behind_a_failover(
+    instance: Instance,
+) -> None:
+    """1. A producer is given an id, and told of it late. 2. Another one has it by then, and is given another one by a failover."""
+    regions = instance.regions
+
+    def replaced() -> None:
+        regions.stands = pair(4, BEFORE, "ongoing")
+
+    instance.on_init = replaced
+    await began(instance)
+    regions.acting, regions.stands = SWITCHED, OF_ANOTHER
+    for _ in range(2):
+        with pytest.raises(Fenced, match="uses the transactional id 'p' now:"):
+            await instance.meets(KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING))
+    assert instance.given_count == 1
+
+
+async def test_INV_CP22_what_the_region_has_aborted_meanwhile_is_no_other_instance(
+    instance: Instance,
+) -> None:
+    """Of two regions that act, the other one gave the id: here an instance of long ago was aborted for its age."""
+    regions = instance.regions
+    regions.stands = pair(3, BEFORE, "ongoing")
+
+    def aborted() -> None:
+        regions.stands = pair(4, BEFORE, "complete_abort")
+
+    instance.on_init = aborted
+    await began(instance)
+    instance.on_init = lambda: None
+    await instance.meets(LOST)
+    assert instance.given_count == 2
+
+
+async def test_INV_CP3_one_that_was_fenced_and_is_started_again_takes_the_id_and_writes(
+    instance: Instance,
+) -> None:
+    regions = await began(instance)
+    regions.stands = pair(4, BEFORE, "ongoing")
+    with pytest.raises(Fenced):
+        await instance.meets(FENCED)
+    await instance.producer.start()
+    async with instance.producer.transaction():
+        pass
+    assert instance.given_count == 2
 
 
 def test_INV_CP20_an_abort_that_brought_the_next_epoch_is_followed_and_another_instance_is_not() -> (
     None
 ):
     succession = Succession()
-    succession.hold(OWN)
+    succession.hold(OWN, BEFORE)
     succession.follow(pair(4, BEFORE))
     assert succession.is_anothers(pair(4, BEFORE), timed_out=False)
     succession.follow(pair(4, BEFORE, last=3))
@@ -386,7 +465,7 @@ def test_INV_CP20_an_abort_that_brought_the_next_pair_in_another_region_epoch_is
     bumped: Standing,
 ) -> None:
     succession = Succession()
-    succession.hold(OWN)
+    succession.hold(OWN, BEFORE)
     assert not succession.is_anothers(bumped, timed_out=False)
     succession.follow(bumped)
     assert succession.is_anothers(pair(6, SWITCHED, "ongoing"), timed_out=False)
@@ -406,7 +485,7 @@ def test_INV_CP20_an_abort_that_brought_the_next_pair_in_another_region_epoch_is
 )
 def test_INV_CP20_what_was_not_bumped_for_the_own_pair_is_anothers(stands: Standing) -> None:
     succession = Succession()
-    succession.hold(OWN)
+    succession.hold(OWN, BEFORE)
     succession.follow(stands)
     assert succession.is_anothers(stands, timed_out=False)
 
@@ -473,6 +552,7 @@ async def test_INV_CP22_who_came_while_a_cancelled_commit_went_on_is_seen(
 ) -> None:
     regions = await began(instance)
     goes_on = await cancelled_commit(instance)
+    begun_count = regions.asked_count
     async with asyncio.TaskGroup() as tasks:
         writing = tasks.create_task(fenced(instance.producer))
         for _ in range(10):
@@ -481,7 +561,7 @@ async def test_INV_CP22_who_came_while_a_cancelled_commit_went_on_is_seen(
         regions.stands = OF_ANOTHER
         goes_on.set()
     assert writing.result()
-    assert (asked_count, instance.given_count) == (1, 1)
+    assert (asked_count, instance.given_count) == (begun_count, 1)
 
 
 async def fenced(producer: TransactionalProducer) -> bool:

@@ -6,6 +6,7 @@ Played: what regions answer over HTTP, and librdkafka's producer. That a region'
 import gc
 import weakref
 from collections.abc import Callable
+from http.client import BadStatusLine, IncompleteRead
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -43,13 +44,21 @@ class Answers:
         self.acting: dict[str, int] = {"http://eu": GIVEN}
         self.given: dict[str, Any] = {"verdict": "lost", "why": "", "by_producer": True}
         self.asked: list[dict[str, str]] = []
+        self.problem: Exception | None = None
+        """Met by each question but which region acts."""
+        self.broken: dict[str, Exception] = {}
+        """What becomes of the answers of an address."""
         monkeypatch.setattr(verdicts, "_get", self._get)
 
     def _get(self, url: str, path: str, _timeout_s: float, _security: object) -> dict[str, Any]:
+        if url in self.broken:
+            raise self.broken[url]
         if url not in self.acting:
             raise OSError("it is silent")
         if path == "/v1/region":
             return {"acting": True, "region_epoch": self.acting[url]}
+        if self.problem is not None:
+            raise self.problem
         query = parse_qs(urlsplit(path).query)
         self.asked.append({name: value for name, (value,) in query.items()} | {"at": url})
         return self.given
@@ -89,31 +98,56 @@ async def test_INV_CP31_what_a_region_calls_lost_of_a_pair_is_believed(answers: 
     assert (asked["topic"], asked["partition"], asked["offset"]) == ("orders", "0", "3")
 
 
-@pytest.mark.parametrize(
-    ("written_by", "why"),
-    [
-        (WrittenBy(GIVEN, PAIR), "older version"),
-        (WrittenBy(GIVEN), "may it Describe its transactional id"),
-    ],
-)
-async def test_INV_CP31_what_is_lost_by_a_region_epoch_alone_is_not_known(
-    answers: Answers, written_by: WrittenBy, why: str
-) -> None:
+async def test_INV_CP31_what_is_lost_by_a_region_epoch_alone_is_not_known(answers: Answers) -> None:
+    """A region of an older version does not look at the pair."""
     client = VerdictClient("http://eu")
     del answers.given["by_producer"]
-    with pytest.raises(Refused, match=why):
-        await client.ask_of(AT, written_by)
+    with pytest.raises(Refused, match="older version"):
+        await client.ask_of(AT, WrittenBy(GIVEN, PAIR))
     for word in (Verdict.COMMITTED, Verdict.ABORTED, Verdict.OPEN):
         answers.given["verdict"] = word.value
-        assert await client.ask_of(AT, written_by) is word
+        assert await client.ask_of(AT, WrittenBy(GIVEN, PAIR)) is word
     answers.given["verdict"] = "lost"
     assert await client.ask(AT, GIVEN) is Verdict.LOST, "who asks so says what it was written under"
 
 
-async def test_INV_CP31_of_a_writer_that_nobody_knows_nothing_is_told(answers: Answers) -> None:
-    with pytest.raises(Refused, match="nobody told under which region epoch"):
-        await VerdictClient("http://eu").ask_of(AT, WrittenBy())
+@pytest.mark.parametrize("written_by", [WrittenBy(), WrittenBy(GIVEN)])
+async def test_INV_CP31_of_a_writer_that_nobody_knows_nothing_is_told(
+    answers: Answers, written_by: WrittenBy
+) -> None:
+    """Nor that it is committed: another's record may lie there."""
+    with pytest.raises(Refused, match="may it Describe its transactional id"):
+        await VerdictClient("http://eu").ask_of(AT, written_by)
     assert not answers.asked
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 409, 429, 500, 503])
+async def test_INV_CP39_what_would_be_answered_so_again_is_refused_and_all_else_may_be_asked_again(
+    answers: Answers, status: int
+) -> None:
+    is_final = status in {400, 401, 403, 404, 410}
+    answers.problem = verdicts._Problem(status, b"")
+    client = VerdictClient("http://eu")
+    for _ in range(2):
+        with pytest.raises(Refused if is_final else Unreachable):
+            await client.ask_of(AT, WrittenBy(GIVEN, PAIR))
+        with pytest.raises(Refused if is_final else Unreachable):
+            await client.standing("t")
+
+
+@pytest.mark.parametrize("broken", [IncompleteRead(b"{"), BadStatusLine("nonsense")])
+async def test_INV_CP39_an_answer_that_breaks_off_is_none_and_another_region_is_heard(
+    answers: Answers, broken: Exception
+) -> None:
+    client = VerdictClient("http://eu,http://us")
+    answers.broken["http://us"] = broken
+    assert await client.ask_of(AT, WrittenBy(GIVEN, PAIR)) is Verdict.LOST
+    answers.problem = broken
+    for question in (client.ask_of(AT, WrittenBy(GIVEN, PAIR)), client.standing("t")):
+        with pytest.raises(Unreachable):
+            await question
+    answers.broken["http://eu"] = broken
+    assert await client.region_epoch() is None
 
 
 class Regions:
@@ -122,14 +156,15 @@ class Regions:
     can_ask = True
 
     def __init__(self) -> None:
-        self.acting, self.given = GIVEN, Standing("empty", *PAIR, GIVEN)
+        self.acting = GIVEN
+        self.given: Standing | None = None
         self.word = Verdict.OPEN
         self.asked: list[tuple[Position, WrittenBy]] = []
 
     async def region_epoch(self) -> RegionEpoch:
         return self.acting
 
-    async def standing(self, _transactional_id: str) -> Standing:
+    async def standing(self, _transactional_id: str) -> Standing | None:
         return self.given
 
     async def ask_of(self, position: Position, written_by: WrittenBy) -> Verdict:
@@ -159,8 +194,8 @@ class Writer:
 
     def _initialised(self, *_asked: object) -> FailingProducer:
         acting = self.regions.acting
-        if acting != self.regions.given.region_epoch:
-            self.regions.given = Standing("empty", ProducerId(acting), ProducerEpoch(0), acting)
+        pair = PAIR if self.regions.given is None else (ProducerId(acting), ProducerEpoch(0))
+        self.regions.given = Standing("empty", *pair, acting)
         self.kafka.on_commit = lambda: None
         return self.kafka
 
