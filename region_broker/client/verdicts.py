@@ -7,7 +7,7 @@ INV-CP30 once a region epoch was seen to act, no region of an earlier one is bel
          that answers
 INV-CP31 `lost` is believed of who wrote the record, not of the region epoch of its pair: a planned switch changes that one without its
          producer's knowing. Where a region tells no more, it is not known
-INV-CP35 a region that says when to ask again is asked again then, for as long as one question may take; that is no answer yet
+INV-CP40 a region that says when to ask again is asked again then, for as long as one question may take; that is no answer yet
 
 The question is a record's position and who wrote it; the primary region answers from its log and the lineage, at any time after.
 Asked over HTTP, at all addresses at once; addresses of regions that an answer names are asked from then on, too.
@@ -192,7 +192,7 @@ class VerdictClient:
             raise Unreachable(f"no verdict from {acting.url}: {error}") from error
 
     async def _answered(self, url: str, path: str) -> dict[str, Any]:
-        """Return the answer, asking again where the region says when (INV-CP35); raises as `_get`."""
+        """Return the answer, asking again where the region says when (INV-CP40); raises as `_get`."""
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:

@@ -7,7 +7,7 @@ INV-VS3  one question costs a bounded amount of reading, in steps that give way 
          stable offset the aborted index answers, above it at most `scan_bytes_max` are looked through
 INV-VS5  so many questions at most look through a log at once, one of each who asks, and the others wait: a turn of the loop holds no step of
          each of them, and nobody's questions keep all others' waiting. Who has waited is answered from the history he asked about, or refused
-INV-VS7  so many questions of one who asks wait to look through a log, and one more is refused at once and told when to ask again: each that waits
+INV-VS9  so many questions of one who asks wait to look through a log, and one more is refused at once and told when to ask again: each that waits
          holds a place of the HTTP port, which probes and operators need, too
 INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
          and was trimmed or compacted since

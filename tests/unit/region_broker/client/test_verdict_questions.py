@@ -1,4 +1,4 @@
-"""Whose word a client takes on its transaction, and what it asks with (INV-CP30 to INV-CP32, INV-CP35).
+"""Whose word a client takes on its transaction, and what it asks with (INV-CP30 to INV-CP32, INV-CP40).
 
 Played: what regions answer over HTTP, and librdkafka's producer. That a region's own answer is right: `http_api/test_verdicts`.
 """
@@ -123,7 +123,7 @@ async def test_INV_CP31_of_a_writer_that_nobody_knows_nothing_is_told(answers: A
 
 
 @pytest.mark.parametrize("budget_s", [3.0, 0.5])
-async def test_INV_CP35_a_region_that_says_when_to_ask_again_is_asked_again_within_the_time_limit(
+async def test_INV_CP40_a_region_that_says_when_to_ask_again_is_asked_again_within_the_time_limit(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, budget_s: float
 ) -> None:
     slept, now_s = list[float](), 0.0
@@ -150,7 +150,7 @@ async def test_INV_CP35_a_region_that_says_when_to_ask_again_is_asked_again_with
     assert (slept[2:], len(answers.refused)) == ([1, 1, 1], 5)
 
 
-async def test_INV_CP35_what_says_nothing_of_asking_again_is_told_at_once(answers: Answers) -> None:
+async def test_INV_CP40_what_says_nothing_of_asking_again_is_told_at_once(answers: Answers) -> None:
     answers.refused = [verdicts._Problem(503, b'{"detail": "moved", "code": "moved"}')]
     with pytest.raises(Unreachable, match="moved"):
         await VerdictClient("http://eu").ask_of(AT, WrittenBy(GIVEN, PAIR))
@@ -160,7 +160,7 @@ async def test_INV_CP35_what_says_nothing_of_asking_again_is_told_at_once(answer
 @pytest.mark.parametrize(
     ("said", "wait_s"), [("1", 1), ("7", 7), ("0", 1), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("", None), (None, None)],
 )  # fmt: skip
-def test_INV_CP35_when_to_ask_again_is_said_in_seconds(
+def test_INV_CP40_when_to_ask_again_is_said_in_seconds(
     said: str | None, wait_s: int | None
 ) -> None:
     assert verdicts._seconds_of(said) == wait_s

@@ -553,7 +553,7 @@ class HeldScans:
         return GivenVerdict("committed", "")
 
 
-async def test_INV_VS7_who_has_asked_so_much_is_refused_at_once_and_nobody_else_is(
+async def test_INV_VS9_who_has_asked_so_much_is_refused_at_once_and_nobody_else_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench()
@@ -658,7 +658,7 @@ async def test_verdict_route(served: tuple[Bench, ClientSession]) -> None:
     assert (status, body["code"]) == (404, "unknown-partition")
 
 
-async def test_INV_VS7_a_question_that_is_refused_says_when_to_ask_again(
+async def test_INV_VS9_a_question_that_is_refused_says_when_to_ask_again(
     served: tuple[Bench, ClientSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, http = served
