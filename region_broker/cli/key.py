@@ -6,6 +6,8 @@ the operator's. No key is ever printed.
 INV-CKY1  what a command changes it has read, and judged, behind the lock of the file (INV-CCH1), and behind the question: a version that another
           command made meanwhile stays, and one that it destroyed does not come back
 INV-CKY2  a source that is made is durable before a version depends on it
+INV-CKY3  a source that was made for a change that fails is told of, and stays: whether the file of keys names it by then may not be known, and
+          another command may have wrapped a key by it
 
 Not here: what is in the file (`security.sealing.key_ring`), topics (`tidemark topic`).
 """
@@ -84,11 +86,33 @@ def _sources(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _source(
+@contextmanager
+def _source(source_file: Path | None, **rest: str | None) -> Iterator[KeySource]:
+    """Give out a source, of which the file is made where there is none, and say what became of that (INV-CKY3)."""
+    source = _described(source_file, **rest)
+    if source_file is None or source_file.exists():
+        yield source
+        return
+    from region_broker.security.authority_folder import SECRET_MODE, write
+
+    write(source_file, f"{new_source_key()}\n".encode(), SECRET_MODE)  # INV-CKY2
+    try:
+        yield source
+    except BaseException:
+        click.echo(
+            f"tidemark: {source_file} was made for this and stays, although this fails: where the file of keys does not name it, it"
+            " opens nothing. Remove it, or give it again",
+            err=True,
+        )
+        raise
+    click.echo(f"{source_file} was made: only who runs nodes may read it; keep a copy elsewhere")
+
+
+def _described(
     source_file: Path | None, env: str | None, unwrap: str | None, wrap: str | None
 ) -> KeySource:
     try:
-        source = KeySource(
+        return KeySource(
             file=str(source_file.absolute()) if source_file else "",
             env=env or "",
             unwrap=tuple(shlex.split(unwrap or "")),
@@ -96,14 +120,6 @@ def _source(
         )
     except ValueError as error:
         fail(f"{error}: give --file, --env, or --unwrap with --wrap", EXIT_USAGE)
-    if source_file is not None and not source_file.exists():
-        from region_broker.security.authority_folder import SECRET_MODE, write
-
-        write(source_file, f"{new_source_key()}\n".encode(), SECRET_MODE)  # INV-CKY2
-        click.echo(
-            f"{source_file} was made: only who runs nodes may read it; keep a copy elsewhere"
-        )
-    return source
 
 
 def _now() -> str:
@@ -170,7 +186,8 @@ def make(file: Path, name: str, **source: Any) -> None:
     """Make a key NAME in FILE, with a first version that its source wraps."""
     with _changing(file, may_be_new=True) as ring:
         check_name(ring, name, is_new=True)  # before a file is made for its source
-        write_ring(_put, file, with_version(_SOURCES, ring, name, _source(**source), _now()))
+        with _source(**source) as new:
+            write_ring(_put, file, with_version(_SOURCES, ring, name, new, _now()))
     click.echo(
         f"key {name} was made. Give every node this file (encryption_keys_file) and the source, then"
         f" seal topics by tidemark.encryption={name}"
@@ -203,7 +220,8 @@ def rewrap(file: Path, name: str, **source: Any) -> None:
     """Put all versions of NAME under another source, or a new key of the same service; no log is touched."""
     with _changing(file) as ring:
         check_name(ring, name, is_new=False)
-        write_ring(_put, file, rewrapped(_SOURCES, ring, name, _source(**source)))
+        with _source(**source) as new:
+            write_ring(_put, file, rewrapped(_SOURCES, ring, name, new))
     click.echo(
         f"key {name} is wrapped by the new source. The old one still opens older copies of this file: destroy those, or it"
     )

@@ -8,6 +8,7 @@ INV-CP30 once a region epoch was seen to act, no region of an earlier one is bel
 INV-CP31 `lost` is believed of who wrote the record, not of the region epoch of its pair: a planned switch changes that one without its
          producer's knowing. Where a region tells no more, it is not known; and of a writer whose pair nobody told, nothing is
 INV-CP39 what a region would answer again in the same way is `Refused`; anything else, an answer that breaks off included, is `Unreachable`
+INV-CP40 a region that says when to ask again is asked again then, for as long as one question may take; that is no answer yet
 
 The question is a record's position and who wrote it; the primary region answers from its log and the lineage, at any time after.
 Asked over HTTP, at all addresses at once; addresses of regions that an answer names are asked from then on, too.
@@ -16,6 +17,7 @@ Asked over HTTP, at all addresses at once; addresses of regions that an answer n
 import asyncio
 import enum
 import json
+import time
 from collections.abc import Sequence
 from http.client import HTTPException
 from typing import Any, Final, NamedTuple, Self
@@ -181,9 +183,7 @@ class VerdictClient:
         acting = await self._acting()
         path = f"/v1/verdict?{urlencode(position._asdict() | _query_of(written_by))}"
         try:
-            answer = await asyncio.to_thread(
-                _get, acting.url, path, self._timeout_s, self._security
-            )
+            answer = await self._answered(acting.url, path)
             return _Answer(Verdict(answer["verdict"]), answer.get("by_producer") is True)
         except _Problem as problem:
             if problem.status in _FINAL:
@@ -194,6 +194,18 @@ class VerdictClient:
         except (KeyError, ValueError, OSError, HTTPException) as error:
             raise Unreachable(f"no verdict from {acting.url}: {error}") from error
 
+    async def _answered(self, url: str, path: str) -> dict[str, Any]:
+        """Return the answer, asking again where the region says when (INV-CP40); raises as `_get`."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return await asyncio.to_thread(_get, url, path, self._timeout_s, self._security)
+            except _Problem as problem:
+                wait_s = problem.retry_after_s
+                if wait_s is None or time.monotonic() + wait_s > deadline_s:
+                    raise
+            await asyncio.sleep(wait_s)
+
     async def standing(self, transactional_id: str) -> Standing | None:
         """Return what the primary region knows of a transactional id, None if it knows nothing of it.
 
@@ -202,9 +214,7 @@ class VerdictClient:
         path = f"/v1/transactions?{urlencode({'transactional_id': transactional_id})}"
         acting = await self._acting()
         try:
-            answer = await asyncio.to_thread(
-                _get, acting.url, path, self._timeout_s, self._security
-            )
+            answer = await self._answered(acting.url, path)
             found = [Standing.of(row) for row in answer["transactions"]]
         except (_Problem, KeyError, ValueError, TypeError, OSError, HTTPException) as error:
             text = f"{acting.url} does not tell who uses the transactional id {transactional_id!r}: {error}"
@@ -257,9 +267,9 @@ class VerdictClient:
 
 
 class _Problem(Exception):
-    """An answer that is an error (RFC 9457)."""
+    """An answer that is an error (RFC 9457). `retry_after_s`: when to ask again, where it says so."""
 
-    def __init__(self, status: int, body: bytes) -> None:
+    def __init__(self, status: int, body: bytes, retry_after_s: int | None = None) -> None:
         try:
             decoded = json.loads(body)
             detail, code = str(decoded["detail"]), str(decoded["code"])
@@ -268,6 +278,7 @@ class _Problem(Exception):
         super().__init__(detail)
         self.status = status
         self.code = code
+        self.retry_after_s = retry_after_s
 
 
 def _get(url: str, path: str, timeout_s: float, security: Security) -> dict[str, Any]:
@@ -286,8 +297,14 @@ def _get(url: str, path: str, timeout_s: float, security: Security) -> dict[str,
             answer: dict[str, Any] = json.load(response)
     except HTTPError as error:
         with error:
-            raise _Problem(error.code, error.read(65_536)) from error
+            retry_after_s = _seconds_of(error.headers.get("Retry-After"))
+            raise _Problem(error.code, error.read(65_536), retry_after_s) from error
     return answer
+
+
+def _seconds_of(retry_after: str | None) -> int | None:
+    """Return how long to wait, at least a second; None where that is not said, or not in seconds (RFC 9110)."""
+    return max(1, int(retry_after)) if retry_after and retry_after.isdecimal() else None
 
 
 class _NoRedirect(HTTPRedirectHandler):

@@ -26,12 +26,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
+import orjson
 from aiohttp import web
 
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.refusals import CommandRefused
 from region_broker.http_api.orders import metadata_problem, order_of
 from region_broker.http_api.problems import answer, problem
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 KINDS: Final = ("drain", "elect", "unclean-election", "remove", "spread", "gather")
 OF_NO_NODE: Final = frozenset({"elect", "spread", "gather"})
@@ -51,7 +53,7 @@ class ClusterApi(Protocol):
         """Return nodes, leadership, quorum, and what this node does."""
         ...
 
-    def partitions(self, topic: str | None) -> Sequence[Mapping[str, Any]]:
+    async def partitions(self, topic: str | None) -> Sequence[Mapping[str, Any]]:
         """Return the logs of this node, of `topic` alone where one is given."""
         ...
 
@@ -101,12 +103,17 @@ def add_cluster_routes(app: web.Application, api: ClusterApi) -> None:
         return answer(api.describe())
 
     async def partitions(request: web.Request) -> web.Response:
-        return answer({"partitions": api.partitions(request.query.get("topic"))})
+        found = await api.partitions(request.query.get("topic"))
+        return answer({"partitions": await each_yielding(found, _written, CooperativeYield())})
 
     app.router.add_get("/v1/cluster", describe)
     app.router.add_get("/v1/cluster/partitions", partitions)
     for kind in KINDS:
         app.router.add_post(f"/v1/cluster/{kind}", _order_route(api, kind))
+
+
+def _written(row: Mapping[str, Any]) -> orjson.Fragment:
+    return orjson.Fragment(orjson.dumps(row))
 
 
 def add_node_routes(app: web.Application, api: AddingApi) -> None:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from idempotency.identity import (
     ProducerEpoch,
@@ -75,7 +75,7 @@ class Opened(Protocol):
 
 
 class Verdicts(Protocol):
-    """The verdict service; refuses with an exception that has `status`, `code`, `region` and `url`."""
+    """The verdict service; refuses with an exception that has `status`, `code`, `region`, `url` and `retry_after_s`."""
 
     @property
     def refusal(self) -> type[Exception]:
@@ -253,7 +253,10 @@ def _refused(refused: Exception) -> web.Response:
     status, code = getattr(refused, "status", 500), getattr(refused, "code", "refused")
     region, url = getattr(refused, "region", ""), getattr(refused, "url", "")
     who = {"region": region, "url": url} if region else {}
-    return problem(status, code, str(refused), **who)
+    response = problem(status, code, str(refused), **who)
+    if (retry_after_s := getattr(refused, "retry_after_s", None)) is not None:
+        response.headers[hdrs.RETRY_AFTER] = str(retry_after_s)
+    return response
 
 
 def _everything(_topic: str) -> bool:

@@ -22,6 +22,10 @@ class FairTurns:
         self._places: Final = asyncio.Semaphore(places)
         self._asking: Final[dict[str, tuple[asyncio.Lock, int]]] = {}
 
+    def asked_for(self, who: str) -> int:
+        """Return how many turns of `who` wait, or have begun."""
+        return self._asking[who][1] if who in self._asking else 0
+
     @asynccontextmanager
     async def turn(self, who: str) -> AsyncIterator[None]:
         """Work within, for `who`."""

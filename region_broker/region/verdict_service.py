@@ -7,6 +7,8 @@ INV-VS3  one question costs a bounded amount of reading, in steps that give way 
          stable offset the aborted index answers, above it at most `scan_bytes_max` are looked through
 INV-VS5  so many questions at most look through a log at once, one of each who asks, and the others wait: a turn of the loop holds no step of
          each of them, and nobody's questions keep all others' waiting. Who has waited is answered from the history he asked about, or refused
+INV-VS9  so many questions of one who asks wait to look through a log, and one more is refused at once and told when to ask again: each that waits
+         holds a place of the HTTP port, which probes and operators need, too
 INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
          and was trimmed or compacted since
 INV-VS6  where the question names the pair of producer id and epoch, whose the record at that offset is decides, whatever region epoch it
@@ -30,7 +32,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
-from weakref import WeakValueDictionary
 
 from geo_replicator.lineage import LogKey, in_force
 from idempotency import fencing
@@ -45,10 +46,14 @@ from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
+from region_broker.ports.fair_turns import FairTurns
 from region_broker.region.ports import MetadataSide
 
 SCAN_BYTES_MAX: Final = 64 * MIB
 SCANS_AT_ONCE_MAX: Final = 4
+SCANS_OF_AN_ASKER_MAX: Final = 16
+"""Of one who asks, those that wait counted in: who stands behind so many may not have his turn before his request times out."""
+_RETRY_AFTER_S: Final = 1
 # Some thousand small batches: a few ms on the loop.
 _STEP_BYTES: Final = 128 * KIB
 
@@ -71,18 +76,20 @@ _PERHAPS_CUT: Final = (
 class VerdictRefused(Exception):
     """No verdict can be given here; `status` is the HTTP status that says why.
 
-    `region` and `url` name who to ask instead, where somebody else is to be asked.
+    `region` and `url` name who to ask instead, where somebody else is to be asked; `retry_after_s`: when to ask here again.
     """
 
     def __init__(
-        self, status: int, code: str, reason: str, *, region: str = "", url: str = ""
-    ) -> None:
+        self, status: int, code: str, reason: str, *,
+        region: str = "", url: str = "", retry_after_s: int | None = None,
+    ) -> None:  # fmt: skip
         """Keep the code beside the text."""
         super().__init__(reason)
         self.status = status
         self.code = code
         self.region = region
         self.url = url
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +119,7 @@ class VerdictService:
         self._scan_bytes_max = scan_bytes_max
         self._http_scheme = http_scheme
         self._leads_surely = leads_surely
-        self._scans = asyncio.Semaphore(SCANS_AT_ONCE_MAX)
-        self._scans_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._scans = FairTurns(SCANS_AT_ONCE_MAX)
 
     @property
     def refusal(self) -> type[VerdictRefused]:
@@ -124,7 +130,7 @@ class VerdictService:
         """Raise `VerdictRefused` (409, with who to ask if that is known) where this region does not act, or another node may lead it (503, INV-VS7)."""
         if self._region.acting:
             if not self._leads_surely():
-                raise VerdictRefused(503, "not-sure", _NOT_SURE)
+                raise VerdictRefused(503, "not-sure", _NOT_SURE, retry_after_s=1)
             return
         image = self._metadata.image
         acting = image.domains[DEFAULT_DOMAIN].acting_region
@@ -280,7 +286,14 @@ class VerdictService:
         ):
             return GivenVerdict("open", "no marker yet: the transaction is open or being completed")
         region_epoch = self._region.region_epoch
-        async with self._scans_of.setdefault(asker, asyncio.Lock()), self._scans:
+        if self._scans.asked_for(asker) >= SCANS_OF_AN_ASKER_MAX:
+            raise VerdictRefused(
+                503,
+                "too-many-questions",
+                f"{SCANS_OF_AN_ASKER_MAX} questions of this principal look through a log, or wait for that: ask again",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        async with self._scans.turn(asker):
             self.check_acting()
             if self._region.region_epoch != region_epoch:
                 raise VerdictRefused(503, "moved", "a failover came while this waited: ask again")

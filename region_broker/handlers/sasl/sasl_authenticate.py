@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl.closing import closing_answer
+from region_broker.handlers.sasl.refusing import tell_refused
 from region_broker.handlers.sasl.sessions import let_in
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, user
 from region_broker.security.sasl.desk import LoginDesk
@@ -57,11 +58,8 @@ async def _count(ctx: RequestContext, desk: LoginDesk, refused: LoginRefused) ->
     if login.is_refused:
         return
     login.is_refused = True
-    ctx.services.metrics.logins.labels(login.mechanism, "refused").inc()
     who = user(refused.tried) if refused.tried else ANONYMOUS_PRINCIPAL
-    tried = Identity(who, ctx.host, login.mechanism)
-    ctx.services.audit.login(tried, right=False, reason=str(refused))  # INV-SSL1
-    desk.tell(ctx.peer, refused)
+    tell_refused(ctx, desk, Identity(who, ctx.host, login.mechanism), refused)
     await desk.hold_back(ctx.host, is_judged=refused.is_judged)
 
 

@@ -13,9 +13,12 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl.closing import closing_answer
+from region_broker.handlers.sasl.refusing import tell_refused
 from region_broker.handlers.sasl.sessions import choose
 from region_broker.security.sasl.desk import LoginDesk
-from region_broker.security.sasl.login import AGAIN_AFTER_MS, HANDSHAKE_KEY, Login, Stage
+from region_broker.security.sasl.login import AGAIN_AFTER_MS, HANDSHAKE_KEY, Stage
+from region_broker.security.sasl.refusals import LoginRefused
+from region_broker.wire.connection_state import ConnectionState
 
 _BARE_TOKENS: Final = "the client would send bare tokens (SaslHandshake 0), which are not taken: it must know SaslHandshake 1 and SaslAuthenticate"
 
@@ -23,7 +26,9 @@ _BARE_TOKENS: Final = "the client would send bare tokens (SaslHandshake 0), whic
 async def handle_sasl_handshake(ctx: RequestContext, request: Any) -> Fields:
     """Begin an exchange, or say what is offered."""
     desk, state = ctx.services.logins, ctx.connection_state
-    if desk is None or ctx.is_forwarded or not _may_begin(ctx, state.login):
+    if desk is None or ctx.is_forwarded or not _may_begin(state):
+        return _fields(ErrorCode.illegal_sasl_state, ())
+    if _is_too_soon(ctx, desk):
         return _fields(ErrorCode.illegal_sasl_state, ())
     if ctx.version == 0:
         raise closing_answer(ctx, _fields(ErrorCode.unsupported_version, ()), _BARE_TOKENS)
@@ -40,14 +45,21 @@ async def handle_sasl_handshake(ctx: RequestContext, request: Any) -> Fields:
     return _fields(ErrorCode.none, offered)
 
 
-def _may_begin(ctx: RequestContext, login: Login) -> bool:
-    """Return whether a login may begin now; another one of the same connection not at once (INV-LGI2)."""
-    if not login.may(HANDSHAKE_KEY) or not (
-        ctx.connection_state.must_log_in or login.stage is Stage.KNOWN
-    ):
-        return False
+def _may_begin(state: ConnectionState) -> bool:
+    """Return whether a login may begin here now."""
+    login = state.login
+    return login.may(HANDSHAKE_KEY) and (state.must_log_in or login.stage is Stage.KNOWN)
+
+
+def _is_too_soon(ctx: RequestContext, desk: LoginDesk) -> bool:
+    """Return whether another login comes at once behind the last one of the same connection, and tell of it (INV-LGI5)."""
+    login = ctx.connection_state.login
     now_ms = ctx.services.clock.monotonic_ms()
-    return login.stage is Stage.STRANGER or now_ms >= login.logged_in_ms + AGAIN_AFTER_MS
+    if login.identity is None or now_ms >= login.logged_in_ms + AGAIN_AFTER_MS:
+        return False
+    why = f"{login.identity.principal} has logged in less than {AGAIN_AFTER_MS} ms ago"
+    tell_refused(ctx, desk, login.identity, LoginRefused(login.mechanism, why))
+    return True
 
 
 def _why_not(desk: LoginDesk, mechanism: str, offered: tuple[str, ...]) -> str:

@@ -32,9 +32,9 @@ class ClusterService:
         """Return nodes, leadership, quorum, and what this node does."""
         return self.view.describe()
 
-    def partitions(self, topic: str | None) -> Sequence[Mapping[str, Any]]:
+    async def partitions(self, topic: str | None) -> Sequence[Mapping[str, Any]]:
         """Return the logs of this node, of `topic` alone where one is given."""
-        return self.view.partitions(topic)
+        return await self.view.partitions(topic)
 
     async def order(
         self, kind: str, node_id: int | None, *, dry_run: bool, confirmed: bool

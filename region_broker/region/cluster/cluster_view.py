@@ -3,6 +3,8 @@
 INV-CVW1  what is told is what this node knows now, from memory; what only a leader can know is None elsewhere
 INV-CVW2  a follower is ready while it follows somebody: it serves reads and passes on what it does not serve itself, also while it
           catches up
+INV-CVW3  of logs, which there may be tens of thousands of, is told in pieces, and others are served in between
+
 Not here: orders (`cluster_orders`), routes (`http_api`).
 """
 
@@ -16,8 +18,10 @@ from idempotency.ports import Clock
 from region_broker.controller.cluster_image import MAIN_GROUP, Leadership, NodeImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.handlers.dispatch.readers import ReaderCounts
+from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.cluster.region_groups import RegionGroups
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 WATCH_MS: Final = 250
 WITHOUT_QUORUM_MS_MAX: Final = 5_000
@@ -252,28 +256,35 @@ class ClusterView:
             else f"{self.parts.http_scheme}://{node.http_host}:{node.http_port}"
         )
 
-    def partitions(self, topic: str | None) -> list[dict[str, Any]]:
-        """Return the logs of this node, of `topic` alone where one is given, with who leads them and who is in sync."""
+    async def partitions(self, topic: str | None) -> list[dict[str, Any]]:
+        """Return the logs of this node, of `topic` alone where one is given, with who leads them and who is in sync (INV-CVW3)."""
         image = self.parts.metadata.image
         nodes = [node.node_id for node in self._nodes()]
-        logs = sorted(self.parts.partitions, key=lambda log: (log.tp.topic, log.tp.partition))
-        shown = [log for log in logs if topic is None or log.tp.topic == topic]
-        return [
-            {
-                "topic": log.tp.topic,
-                "partition": log.tp.partition,
-                "leader": row["leader"],
-                "replicas": nodes,
-                "in_sync": row["in_sync"],
-                "log_start_offset": log.log_start_offset,
-                "high_watermark": log.high_watermark,
-                "log_end_offset": log.log_end_offset,
-                "failed": log.failed,
-            }
-            for log, row in (
-                (each, _leadership_row(image.leadership_of(each.key))) for each in shown
-            )
-        ]
+        by_topic: dict[str, dict[int, dict[str, Any]]] = {}
+        yielding = CooperativeYield()
+        for log in list(self.parts.partitions):
+            await yielding.row()
+            if topic is None or log.tp.topic == topic:
+                row = _partition_row(log, nodes, image.leadership_of(log.key))
+                by_topic.setdefault(log.tp.topic, {})[log.tp.partition] = row
+        return [row for _, rows in sorted(by_topic.items()) for _, row in sorted(rows.items())]
+
+
+def _partition_row(
+    log: Partition, nodes: list[int], leadership: Leadership | None
+) -> dict[str, Any]:
+    row = _leadership_row(leadership)
+    return {
+        "topic": log.tp.topic,
+        "partition": log.tp.partition,
+        "leader": row["leader"],
+        "replicas": nodes,
+        "in_sync": row["in_sync"],
+        "log_start_offset": log.log_start_offset,
+        "high_watermark": log.high_watermark,
+        "log_end_offset": log.log_end_offset,
+        "failed": log.failed,
+    }
 
 
 def _node_row(

@@ -5,6 +5,7 @@ INV-LGI2  who logs in again stays who it is, by the same mechanism; what comes b
           the connection
 INV-LGI3  a session ends with what proved it, or after `sasl_max_reauth_ms`: then the connection must log in again before anything else
 INV-LGI4  who asks for anything else before a login, or behind the end of a session, is a refusal in the audit trail
+INV-LGI5  who logs in again within AGAIN_AFTER_MS of the last time is refused, and goes on as he is; that is counted and told as any login that is refused
 Not here: the exchanges (`scram`, `plain`, `bearer`), who runs them (`desk`), the requests (`handlers.sasl`).
 """
 

@@ -132,6 +132,8 @@ class FailoverSteps:
                 return stopped
             await self._handshake_until_aside()
             aside = self._outlook.lives.aside()
+            if not aside:  # it was let in while the handshakes ended (INV-FGT2)
+                continue
             self.gate.unload()
             self.gate.done(Closing.ASIDE)
             if self._parts.gathering.is_due:  # INV-GTH3

@@ -6,7 +6,7 @@ INV-FGT1  the gate opens only for the state that was loaded, while that is the s
           durable yet. 3. The load ends, and the state is the same still. It would acknowledge what the other region cuts off.
 INV-FGT2  where it comes to nothing, whatever closed the gate lets it open again: a load that has ended is not run anew for that
          1. A node is refused, as another one runs. 2. It is let in in the same turn of the loop. 3. Who would stand still for it looks
-         in the next one, and finds nothing.
+         in the next one, and finds nothing; or it has begun to, and nothing was shut yet.
 
 Not here: who stands aside, what is refuted (`Outlook` knows both at any time, and is asked); the gate itself (`RegionRole`).
 """

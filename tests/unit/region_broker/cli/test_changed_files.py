@@ -12,7 +12,7 @@ import click
 import pytest
 
 from region_broker.cli import key as commands
-from region_broker.cli.changed_files import locked
+from region_broker.cli.changed_files import locked, replace_file
 from region_broker.cli.key import key
 from region_broker.cli.token import token
 from region_broker.ports.system.disk import RealDisk
@@ -197,6 +197,48 @@ def test_INV_CKY2_a_new_source_is_durable_before_what_it_unlocks(
     assert folder_of_source == "held"
     assert rest == ["keys.toml.new", tmp_path.name]
     assert (tmp_path / "held" / "new.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("command", ["make", "rewrap"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_INV_CKY3_a_source_that_was_made_for_what_failed_is_told_of(
+    tmp_path: Path, command: str, is_replaced: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """It stays: whether the file of keys names it by now is not known where its folder cannot be made durable."""
+    path, source = tmp_path / "keys.toml", tmp_path / "new.key"
+    if command == "rewrap":
+        run(key, "make", path, "orders", "--file", tmp_path / "orders.key")
+
+    def replaced(file: Path, data: bytes, **modes: int) -> None:
+        if is_replaced:
+            replace_file(file, data, **modes)
+        raise OSError(28, "No space left on device", str(file))
+
+    monkeypatch.setattr(commands, "replace_file", replaced)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        run(key, command, path, "orders", "--file", source)
+    told = capsys.readouterr()
+    assert f"{source} was made for this and stays" in told.err
+    assert "No space left on device" in told.err
+    assert "keep a copy" not in told.out, "nothing to keep is made"
+    assert source.exists()
+    monkeypatch.undo()
+    if not is_replaced:
+        run(key, command, path, "orders", "--file", source)
+    assert read_ring(RealDisk(), path)["orders"].source.file == str(source)
+
+
+def test_INV_CKY3_of_a_source_that_was_there_before_nothing_is_said(
+    keys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys.with_name("orders.key").unlink()
+    there = keys.with_name("second.key")
+    run(key, "make", keys, "second", "--file", there)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        run(key, "rewrap", keys, "orders", "--file", there)
+    assert "was made" not in capsys.readouterr().err
 
 
 def test_INV_CCH2_a_revoked_token_is_gone_for_good(

@@ -1,12 +1,14 @@
-"""Whose word a client takes on its transaction, and what it asks with (INV-CP30 to INV-CP32).
+"""Whose word a client takes on its transaction, and what it asks with (INV-CP30 to INV-CP32, INV-CP40).
 
 Played: what regions answer over HTTP, and librdkafka's producer. That a region's own answer is right: `http_api/test_verdicts`.
 """
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Callable
 from http.client import BadStatusLine, IncompleteRead
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -48,6 +50,8 @@ class Answers:
         """Met by each question but which region acts."""
         self.broken: dict[str, Exception] = {}
         """What becomes of the answers of an address."""
+        self.refused: list[Exception] = []
+        """Of the questions that come, the first are answered so."""
         monkeypatch.setattr(verdicts, "_get", self._get)
 
     def _get(self, url: str, path: str, _timeout_s: float, _security: object) -> dict[str, Any]:
@@ -61,6 +65,8 @@ class Answers:
             raise self.problem
         query = parse_qs(urlsplit(path).query)
         self.asked.append({name: value for name, (value,) in query.items()} | {"at": url})
+        if self.refused:
+            raise self.refused.pop(0)
         return self.given
 
 
@@ -148,6 +154,54 @@ async def test_INV_CP39_an_answer_that_breaks_off_is_none_and_another_region_is_
             await question
     answers.broken["http://eu"] = broken
     assert await client.region_epoch() is None
+
+
+@pytest.mark.parametrize("budget_s", [3.0, 0.5])
+async def test_INV_CP40_a_region_that_says_when_to_ask_again_is_asked_again_within_the_time_limit(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, budget_s: float
+) -> None:
+    slept, now_s = list[float](), 0.0
+
+    async def sleep(for_s: float) -> None:
+        nonlocal now_s
+        slept.append(for_s)
+        now_s += for_s
+
+    monkeypatch.setattr(verdicts, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
+    monkeypatch.setattr(verdicts, "time", SimpleNamespace(monotonic=lambda: now_s))
+    client = VerdictClient("http://eu", timeout_s=budget_s)
+    answers.refused = [_full(), _full()]
+    if budget_s < 1:
+        with pytest.raises(Unreachable, match="too many"):
+            await client.ask_of(AT, WrittenBy(GIVEN, PAIR))
+        assert (slept, len(answers.asked)) == ([], 1)
+        return
+    assert await client.ask_of(AT, WrittenBy(GIVEN, PAIR)) is Verdict.LOST
+    assert (slept, len(answers.asked)) == ([1, 1], 3)
+    answers.refused = [_full() for _ in range(9)]
+    with pytest.raises(Unreachable, match="too many"):
+        await client.ask_of(AT, WrittenBy(GIVEN, PAIR))
+    assert (slept[2:], len(answers.refused)) == ([1, 1, 1], 5)
+
+
+async def test_INV_CP40_what_says_nothing_of_asking_again_is_told_at_once(answers: Answers) -> None:
+    answers.refused = [verdicts._Problem(503, b'{"detail": "moved", "code": "moved"}')]
+    with pytest.raises(Unreachable, match="moved"):
+        await VerdictClient("http://eu").ask_of(AT, WrittenBy(GIVEN, PAIR))
+    assert len(answers.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "wait_s"), [("1", 1), ("7", 7), ("0", 1), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("", None), (None, None)],
+)  # fmt: skip
+def test_INV_CP40_when_to_ask_again_is_said_in_seconds(
+    said: str | None, wait_s: int | None
+) -> None:
+    assert verdicts._seconds_of(said) == wait_s
+
+
+def _full() -> Exception:
+    return verdicts._Problem(503, b'{"detail": "too many", "code": "too-many-questions"}', 1)
 
 
 class Regions:

@@ -36,7 +36,7 @@ class Told:
     def describe(self) -> Mapping[str, Any]:
         return self.describes
 
-    def partitions(self, topic: str | None) -> Sequence[Mapping[str, Any]]:
+    async def partitions(self, topic: str | None) -> Sequence[Mapping[str, Any]]:
         rows = [
             {"topic": name, "partition": 0, "leader": 1, "replicas": [1, 2, 3], "in_sync": [1, 2], "log_start_offset": 0,
              "high_watermark": 7, "log_end_offset": 8, "failed": None}

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession, hdrs, web
 
 from geo_replicator.lineage import LogKey
 from idempotency.identity import (
@@ -41,6 +41,7 @@ from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.region.ports import MetadataSide
 from region_broker.region.verdict_service import (
     SCANS_AT_ONCE_MAX,
+    SCANS_OF_AN_ASKER_MAX,
     GivenVerdict,
     VerdictRefused,
     VerdictService,
@@ -546,6 +547,46 @@ async def test_INV_VS5_so_many_questions_look_through_a_log_at_once_and_all_are_
     assert sorted(each.result() for each in both) == ["moved", "open"]
 
 
+class HeldScans:
+    """A log of `bench` with one record that is looked for from there on, and no look ends before it may."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = 0
+        self.go_on = asyncio.Event()
+        bench.send(producer_id=9)
+        self.asked = bench.send(producer_id=1)
+        bench.end(ControlType.COMMIT, producer_id=1)
+        monkeypatch.setattr(VerdictService, "_by_scan", self._looked_through)
+
+    async def _looked_through(self, *_asked: object) -> GivenVerdict:
+        self.begun += 1
+        await self.go_on.wait()
+        return GivenVerdict("committed", "")
+
+
+async def test_INV_VS9_who_has_asked_so_much_is_refused_at_once_and_nobody_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    scans, service = HeldScans(bench, monkeypatch), bench.service
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [
+            tasks.create_task(told(service, scans.asked)) for _ in range(SCANS_OF_AN_ASKER_MAX)
+        ]
+        await until(lambda: scans.begun == 1)
+        with pytest.raises(VerdictRefused, match="16 questions of this principal") as caught:
+            await service.verdict("orders", 0, scans.asked, None, asker="one")
+        assert (caught.value.status, caught.value.code) == (503, "too-many-questions")
+        assert caught.value.retry_after_s == 1
+        assert await told(service, 0) == "open", "what needs no scan is answered"
+        other = tasks.create_task(service.verdict("orders", 0, scans.asked, None, asker="other"))
+        await until(lambda: scans.begun == 2)
+        scans.go_on.set()
+    assert {each.result() for each in waiting} == {"committed"}
+    assert other.result().verdict == "committed"
+    assert await told(service, scans.asked) == "committed", "there is room again"
+
+
 async def told(service: VerdictService, offset: int) -> str:
     """Return the verdict, or why there is none."""
     try:
@@ -626,6 +667,27 @@ async def test_verdict_route(served: tuple[Bench, ClientSession]) -> None:
     huge = "9" * 30
     status, body = await get(http, f"/v1/verdict?topic=orders&partition={huge}&offset={huge}")
     assert (status, body["code"]) == (404, "unknown-partition")
+
+
+async def test_INV_VS9_a_question_that_is_refused_says_when_to_ask_again(
+    served: tuple[Bench, ClientSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, http = served
+    scans = HeldScans(bench, monkeypatch)
+    path = f"/v1/verdict?topic=orders&partition=0&offset={scans.asked}"
+
+    async def ask() -> tuple[int, str | None]:
+        async with http.get(path) as response:
+            return response.status, response.headers.get(hdrs.RETRY_AFTER)
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = {tasks.create_task(ask()) for _ in range(SCANS_OF_AN_ASKER_MAX + 3)}
+        await until(lambda: sum(each.done() for each in asked) == 3)
+        refused = [each.result() for each in asked if each.done()]
+        scans.go_on.set()
+    assert refused == [(503, "1")] * 3
+    answered = [each.result() for each in asked if each.result() not in refused]
+    assert answered == [(200, None)] * SCANS_OF_AN_ASKER_MAX
 
 
 async def test_transactions_route(served: tuple[Bench, ClientSession]) -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from geo_replicator.failover import Phase, State
 from geo_replicator.failover_events import DrainRolledBack, Event, HigherEpochLearned
 from idempotency.identity import RegionEpoch
+from region_broker.region.failover.gathering import NeverSpread
 from region_broker.region.failover.messages import AskDrain
 from region_broker.region.failover.steps.gate import Closing, Gate
 from region_broker.region.failover.steps.outlook import Outlook
@@ -226,3 +227,52 @@ async def test_INV_FGT2_a_refusal_that_is_over_before_anybody_stands_still_lets_
     await some_turns()
     assert pair.eu.role.acting, pair.eu.role.reason_not_acting
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize("turns", range(1, 10))
+async def test_INV_FGT2_a_node_that_is_let_in_before_it_stands_still_goes_on_as_it_did(
+    pair: Pair, opened: list[RegionEpoch], monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """To end its handshakes takes a few turns of the loop. In these the gate opened, shut without a word, and all was loaded anew."""
+    fenced, fence = list[str](), pair.eu.role.fence
+
+    async def noting(reason: str) -> None:
+        fenced.append(reason)
+        await fence(reason)
+
+    monkeypatch.setattr(pair.eu.role, "fence", noting)
+    opened.clear()
+    hello = replace(pair.us.driver.hello(), answers=True)
+    pair.eu.driver.learn(replace(hello, refused="another one runs", refused_code=RUNS_ELSEWHERE))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    stands_still = bool(fenced)
+    pair.eu.driver.learn(hello)
+    assert pair.eu.role.acting is not stands_still
+    await some_turns()
+    if not stands_still:
+        assert pair.eu.role.acting, pair.eu.role.reason_not_acting
+    assert fenced == (["region us says that another one runs"] if stands_still else [])
+
+
+async def test_INV_FGT2_a_node_that_is_let_in_before_it_stands_still_gathers_no_leaders(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered = list[str]()
+
+    async def gather(_self: NeverSpread) -> None:
+        gathered.append(pair.eu.role.reason_not_acting)
+
+    monkeypatch.setattr(NeverSpread, "is_due", True)
+    monkeypatch.setattr(NeverSpread, "gather", gather)
+    hello = replace(pair.us.driver.hello(), answers=True)
+    refused = replace(hello, refused="another one runs", refused_code=RUNS_ELSEWHERE)
+    pair.eu.driver.learn(refused)
+    await asyncio.sleep(0)
+    pair.eu.driver.learn(hello)
+    await some_turns()
+    assert pair.eu.role.acting, pair.eu.role.reason_not_acting
+    assert gathered == []
+    pair.eu.driver.learn(refused)
+    await some_turns()
+    assert gathered == ["region us says that another one runs"], "INV-GTH3"
