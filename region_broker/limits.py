@@ -33,6 +33,8 @@ IN_FLIGHT_REQUESTS_MAX: Final = 64
 # described of these in FREE_HELD_BYTES.
 LISTINGS_AT_ONCE_MAX: Final = 8
 SMALL_LISTING_BYTES: Final = 4 * KIB
+# Requests of more than ELEMENTS_AT_ONCE_MAX elements that a node decodes at once, and answers: each has up to some 15 MB of objects, beside its names.
+LARGE_REQUESTS_MAX: Final = 8
 # Bytes of requests of one connection that are being served at once (one more frame may exceed it).
 IN_FLIGHT_BYTES_MAX: Final = 128 * MIB
 # What requests and answers of all connections may hold together, unless the operator says otherwise

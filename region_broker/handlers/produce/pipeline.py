@@ -97,6 +97,7 @@ async def in_pieces(
         with guarded(ctx, transactional):
             asking = Asking(ctx, request)
             asking.at_once(transactional)
+            ctx.leave_large()  # it waits for what was sent before it, threads and copies, with what is not refused
             await turn()
             missing: list[Item] = []
             for part in _pieces(transactional):
