@@ -28,6 +28,7 @@ from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.security.access import Operation, ResourceType
 from region_broker.security.audit.events import (
     DETAIL_CHARS_MAX,
+    LEFT_OUT,
     Actor,
     AuditEvent,
     Detail,
@@ -220,9 +221,11 @@ async def _told(
             left_out += 1
     has_room = has_room and ctx.services.audit.has_room_for_details(ctx.identity.principal)
     if not has_room:  # others were told of meanwhile
-        return destroys.resource_type.name, resource, {"left_out": left_out + len(shown)}
-    rows = [*shown, f"...(+{left_out})"] if left_out else [*shown]  # INV-DAR4
-    return destroys.resource_type.name, resource, {destroys.detail: rows}
+        return destroys.resource_type.name, resource, {LEFT_OUT: left_out + len(shown)}
+    details: dict[str, Detail] = {destroys.detail: [*shown]}
+    if left_out:
+        details[LEFT_OUT] = left_out  # INV-DAR4
+    return destroys.resource_type.name, resource, details
 
 
 def _intent(
