@@ -12,6 +12,9 @@ MIB: Final = 1024 * KIB
 
 # Kafka's socket.request.max.bytes.
 REQUEST_BYTES_MAX: Final = 100 * MIB
+# The same of what carries no records. The largest that is answered names each topic of a region, or 20,000 partitions in topics of their own, by
+# the longest names: 13 MB; what groups bring and are given is refused above 2 MiB.
+OTHER_REQUEST_BYTES_MAX: Final = 16 * MIB
 # An answer may hold what was asked for and one oversized first batch (KIP-74).
 RESPONSE_BYTES_MAX: Final = 200 * MIB
 # Elements of one array field in one request; also bounded by the bytes left in the frame.
@@ -33,6 +36,8 @@ IN_FLIGHT_REQUESTS_MAX: Final = 64
 # described of these in FREE_HELD_BYTES.
 LISTINGS_AT_ONCE_MAX: Final = 8
 SMALL_LISTING_BYTES: Final = 4 * KIB
+# Requests of more than ELEMENTS_AT_ONCE_MAX elements that a node decodes at once, and answers: each has up to some 15 MB of objects, beside its names.
+LARGE_REQUESTS_MAX: Final = 8
 # Bytes of requests of one connection that are being served at once (one more frame may exceed it).
 IN_FLIGHT_BYTES_MAX: Final = 128 * MIB
 # What requests and answers of all connections may hold together, unless the operator says otherwise
@@ -97,6 +102,8 @@ LOOKUP_BATCHES_MAX: Final = 1_000
 # takes 7 us, and the smallest have some 200 bytes: 2 MiB of those would hold the loop for 70 ms. The other: of one that is sealed as it is produced.
 OPENED_INLINE_BYTES_MAX: Final = 128 * KIB
 SEALED_INLINE_BYTES_MAX: Final = 2 * MIB
+# Of a Produce, what one step checks and writes, some 5 ms, but for its first batch; where it is sealed as well, SEALED_INLINE_BYTES_MAX.
+PRODUCE_STEP_BYTES: Final = 8 * MIB
 FETCH_WAIT_MS_MAX: Final = 300_000
 # Kafka's max.incremental.fetch.session.cache.slots, and min.incremental.fetch.session.eviction.ms; a remembered
 # partition takes about 500 bytes.
@@ -221,6 +228,14 @@ assert ALL_PARTITIONS_MAX * TOPIC_NAME_LENGTH_MAX <= GROUP_RESOLVED_BYTES_MAX, (
 )
 assert YIELD_ROWS < PIECE_ELEMENTS <= ELEMENTS_AT_ONCE_MAX < ARRAY_ELEMENTS_MAX
 assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
+assert SEALED_INLINE_BYTES_MAX <= PRODUCE_STEP_BYTES
+assert ALL_PARTITIONS_MAX * (TOPIC_NAME_LENGTH_MAX + 10) < OTHER_REQUEST_BYTES_MAX, (
+    "all topics can be named"
+)
+assert FETCH_PARTITION_COUNT_MAX * 2 * (TOPIC_NAME_LENGTH_MAX + 50) < OTHER_REQUEST_BYTES_MAX, (
+    "a session's partitions can be named, and as many forgotten"
+)
+assert max(GROUP_SUBSCRIPTION_BYTES_MAX, OFFSET_COMMIT_BYTES_MAX) < OTHER_REQUEST_BYTES_MAX
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
 assert FREE_HELD_BYTES < REQUEST_MEMORY_BYTES_MIN <= REQUEST_MEMORY_BYTES_DEFAULT
 assert PRESSED_TIMEOUT_MS < min(FRAME_TIMEOUT_MS, WRITE_TIMEOUT_MS) <= IDLE_TIMEOUT_MS

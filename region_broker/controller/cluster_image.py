@@ -129,3 +129,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if key.topic_id not in self._spread_topics:
             return MAIN_GROUP
         return GroupNumber((crc32(key.topic_id.bytes) + key.partition) % len(self.preferred))
+
+    def is_main(self, key: LogKey) -> bool:
+        """Return whether a log is of the main group."""
+        return self.group_of(key) == MAIN_GROUP

@@ -7,8 +7,8 @@ INV-DAR3  who may delete none of what a request names is refused without an inte
 INV-DAR5  a record names what who asks may delete of what a request names, each once; and where its principal has been told of at length within this
           second, no more than how much it is: what nobody may delete, or is named again and again, would fill that disk as well
 INV-DAR2  of such a request `refused` says that nothing was done: where a part of it was, or nobody knows, that is recorded, with the errors
-INV-DAR4  what a record says of a request is made of so many of its rows as a record may have, while others are served: a name of 32 kB beside each of
-          100,000 partitions would be gigabytes
+INV-DAR4  what a record says of a request is made of as many letters as a record may have, while others are served: a name of 32 kB beside each of
+          100,000 partitions would be gigabytes, and 20,000 rows of 300 letters, of which a record has 200, 18 MB for each request that comes at once
 Nothing here is for requests that only read or write records.
 Not here: the handlers.
 """
@@ -27,6 +27,8 @@ from region_broker.handlers.dispatch.whole_errors import error_for_all
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.security.access import Operation, ResourceType
 from region_broker.security.audit.events import (
+    DETAIL_CHARS_MAX,
+    LEFT_OUT,
     Actor,
     AuditEvent,
     Detail,
@@ -41,8 +43,8 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 Told = tuple[str, str, Mapping[str, Detail]]
 """Type and name of what it is done to, and how."""
 _NAMED_MAX: Final = 5
-_ROWS_MAX: Final = 20_000
-"""What no record has room for with names of one letter (`security.audit.events`)."""
+_ROW_CHARS: Final = 3
+"""Of a row beside its text in a record: its quotes, and a comma."""
 _ANSWERED = Fields | bytes | Written | None
 _MAY_BE_DONE: Final = frozenset(
     code.name
@@ -206,21 +208,24 @@ async def _told(
     else:
         resource = _named([name for name in dict.fromkeys(destroys.names(request)) if name not in denied])  # fmt: skip
     shown: dict[str, None] = {}
-    left_out = 0
+    left_out = shown_chars = 0
     has_room = ctx.services.audit.has_room_for_details(ctx.identity.principal)
     for name, row in destroys.rows(request):
         await yielding.row()
         if name in denied or row in shown:
             continue
-        if has_room and len(shown) < _ROWS_MAX:
+        if has_room and shown_chars < DETAIL_CHARS_MAX:
             shown[row] = None
+            shown_chars += len(row) + _ROW_CHARS
         else:
             left_out += 1
     has_room = has_room and ctx.services.audit.has_room_for_details(ctx.identity.principal)
     if not has_room:  # others were told of meanwhile
-        return destroys.resource_type.name, resource, {"left_out": left_out + len(shown)}
-    rows = [*shown, f"...(+{left_out})"] if left_out else [*shown]  # INV-DAR4
-    return destroys.resource_type.name, resource, {destroys.detail: rows}
+        return destroys.resource_type.name, resource, {LEFT_OUT: left_out + len(shown)}
+    details: dict[str, Detail] = {destroys.detail: [*shown]}
+    if left_out:
+        details[LEFT_OUT] = left_out  # INV-DAR4
+    return destroys.resource_type.name, resource, details
 
 
 def _intent(

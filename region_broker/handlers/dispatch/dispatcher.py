@@ -40,7 +40,8 @@ from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
 from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.error_log import ErrorLog
-from region_broker.handlers.dispatch.listing_places import ListingPlace, ListingPlaces
+from region_broker.handlers.dispatch.large_requests import decoded, decoded_in_turn
+from region_broker.handlers.dispatch.listing_places import ListingPlaces
 from region_broker.handlers.dispatch.not_led_here import (
     OF_PARTITIONS,
     RULES,
@@ -56,6 +57,7 @@ from region_broker.handlers.dispatch.registry import (
     Finish,
     Written,
 )
+from region_broker.handlers.dispatch.request_places import RequestPlace
 from region_broker.handlers.dispatch.services import (
     ForwardingFailed,
     RequestContext,
@@ -76,12 +78,12 @@ from region_broker.wire.codec.answers import (
 from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
 from region_broker.wire.codec.entities import request_schema
 from region_broker.wire.codec.gathered import AnswerBytes
-from region_broker.wire.codec.requests import decode_request, request_pieces
+from region_broker.wire.codec.requests import decode_request
 from region_broker.wire.codec.schemas import has_schema
 from region_broker.wire.codec.throttle_times import parted
 from region_broker.wire.connection import Incoming
 from region_broker.wire.connection_state import ConnectionState
-from region_broker.wire.cooperative_yield import give_way, run_yielding
+from region_broker.wire.cooperative_yield import run_yielding
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
 from region_broker.wire.loop_time import by_steps
 from region_broker.wire.request_trace import trace_of
@@ -298,10 +300,18 @@ class Dispatcher:
             return await self._served(api, incoming, place)
 
     async def _served(
-        self, api: Api, incoming: Incoming, place: ListingPlace | None
+        self, api: Api, incoming: Incoming, place: RequestPlace | None
     ) -> AnswerBytes | None:
         ctx, body_start = self._addressed(incoming)
         ctx.listing = place
+        try:
+            return await self._served_in(ctx, api, incoming, place, body_start)
+        finally:
+            ctx.leave_large()
+
+    async def _served_in(
+        self, ctx: RequestContext, api: Api, incoming: Incoming, place: RequestPlace | None, body_start: int,
+    ) -> AnswerBytes | None:  # fmt: skip
         try:
             begun = await self._begun(api, ctx, incoming.frame, body_start)
         except DecodeRefused as error:
@@ -321,7 +331,7 @@ class Dispatcher:
                 _let_begin(ctx.connection_state, begun.held)
 
     async def _placed(
-        self, api: Api, incoming: Incoming, begun: "_Begun", place: ListingPlace
+        self, api: Api, incoming: Incoming, begun: "_Begun", place: RequestPlace
     ) -> "_Begun":
         """Have a request that is executed here, and lists much, take its place, and no other one keep it (INV-HLP1).
 
@@ -421,11 +431,8 @@ class Dispatcher:
                     return self._judged(api, request, None)
                 order = order or await _order_of(state)
             except ManyElements:
-                ctx.is_large = True
                 order = order or await _order_of(state)
-                request = await run_yielding(
-                    request_pieces(api.key, ctx.version, frame[body_start:])
-                )
+                request = await decoded_in_turn(ctx, api.name, frame[body_start:])
             held = order if api.forward else None
             return self._judged(api, request, held)
         finally:
@@ -546,8 +553,9 @@ class Dispatcher:
             # Not before: it waits for the connection to who executes it, and for that one to take it (INV-WQ4).
             if api.waits:
                 incoming.hand_back()
-            if len(incoming.frame) < frame_bytes:
+            if len(incoming.frame) < frame_bytes or ctx.is_large:
                 begun.request = None
+            ctx.leave_large()
 
         try:
             return await self._services.forward.forward(ctx, incoming.frame, on_sent)
@@ -583,6 +591,8 @@ class Dispatcher:
             fields_or_none = await _error_fields(api, ctx, body, ErrorCode.unsupported_version)
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
+        finally:
+            ctx.leave_large()
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
@@ -670,12 +680,7 @@ async def _error_fields(
 ) -> Fields | None:
     """Return an answer that carries `error` for everything asked, or None when there is no such."""
     if api.on_error is not None:
-
-        async def pause() -> None:
-            ctx.is_large = True
-            await give_way()
-
-        request: Any = await run_yielding(request_pieces(api.key, ctx.version, body), pause)
+        request = await decoded(ctx, api.name, body)
         return await _fields_of_error(api, ctx, request, error)
     return top_level_error(api.key, ctx.version, error)
 
@@ -773,6 +778,7 @@ async def _handled_while_allowed(
         answering = api.handle(ctx, begun.request)
         if api.kept is not None:
             begun.request = api.kept(begun.request)  # INV-HD11
+            ctx.leave_large()
         answer = await answering
         denied = refusal(ctx, begun.request) if api.waits else None
         if denied is None:

@@ -17,7 +17,6 @@ import msgspec
 from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, TopicPartition
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
-from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.refusals import NOT_ACTING, CommandRefused, nobody_asked
@@ -31,6 +30,7 @@ from region_broker.handlers.dispatch.led_apart import (
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
 from region_broker.handlers.dispatch.nodes import MetNodes, NodeFacts, NodesView, Places, alone
 from region_broker.handlers.dispatch.readers import SELECTS_LEADER, ReaderPlaces
+from region_broker.handlers.dispatch.request_places import RequestTurns
 from region_broker.handlers.dispatch.topic_rows import TopicRows
 from region_broker.limits import LEADER_WAIT_MS
 from region_broker.metrics import Metrics
@@ -423,10 +423,8 @@ class Services:
     """For who changes users' keys, ACLs, quotas or tokens: one after the other at this node (INV-HAC2)."""
     tokens_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """For who changes tokens, and waits for `access_turn` within it."""
-    patterns_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """For who has a thread match a client's pattern: one at a time, or patterns would take the threads that logs need (INV-HLT1)."""
-    errors_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """For who has a thread say one error for all that a large request names (INV-HWE1)."""
+    turns: RequestTurns = field(default_factory=RequestTurns)
+    """For requests that take much: few at once, by who asks."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -466,7 +464,7 @@ class Services:
         if spread is None:
             return True
         if self.leads:
-            return spread.group_of(partition.key) == MAIN_GROUP
+            return spread.is_main(partition.key)
         return self.apart is not None and self.apart.is_open(partition)
 
     def change_of(self, partition: Partition) -> AbstractContextManager[None]:
@@ -524,6 +522,8 @@ class RequestContext(msgspec.Struct):
     """Whether it has more elements than are read in one step of the loop."""
     listing: Place | None = None
     """Its place among those that list or describe much, taken or not (INV-HLP1); None where its API never does."""
+    large: Place | None = None
+    """That among those that have many elements, taken or left (INV-HLR1); None where it has not."""
 
     @property
     def identity(self) -> Identity:
@@ -545,6 +545,11 @@ class RequestContext(msgspec.Struct):
     def asked_by(self) -> str:
         """Return who counts as one where those who ask take turns."""
         return self.identity.counted_as(self.host)
+
+    def leave_large(self) -> None:
+        """Let another large request be decoded, if this one is (INV-HLR2)."""
+        if self.large is not None:
+            self.large.leave()
 
     @property
     def request_id(self) -> str:

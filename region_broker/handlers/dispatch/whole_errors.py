@@ -1,7 +1,8 @@
 """One error for all that a request asks for: such an answer goes over all of it, however much a client names.
 
 INV-HWE1  of a large request it is made in a thread, one at a time at a node: many at once would take the threads that the log of the quorum, the
-          audit trail and logins wait for, as patterns would (INV-HLT1). Who is cut off gives the turn back when the thread has ended
+          audit trail and logins wait for, as patterns would (INV-HLT1); in the turn of who asks. Who is cut off gives the turn back when the thread has
+          ended. Who waits for it keeps its place among large requests, or lists: so few wait at once, and what they hold is bounded
 Not here: what such an answer looks like (`Api.on_error` of each API).
 """
 
@@ -22,7 +23,5 @@ async def error_for_all(
     assert on_error is not None, "such a request has no answer of errors"
     if not ctx.is_large:
         return on_error(ctx, request, error_code)
-    if ctx.listing is not None:
-        ctx.listing.leave()  # it lists nothing, and others may be before it (INV-HLP1)
-    async with ctx.services.errors_turn:
+    async with ctx.services.turns.errors.turn(ctx.asked_by):
         return await to_its_end(asyncio.to_thread(on_error, ctx, request, error_code))

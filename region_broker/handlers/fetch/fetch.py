@@ -89,6 +89,7 @@ async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
     if isinstance(fetching, Written):
         return fetching
     memory, reading = ctx.services.memory, fetching.reading
+    ctx.leave_large()
     if not memory.left_bytes and not await memory.wait_room(
         ctx.services.clock, reading.wait_ms_max
     ):

@@ -42,6 +42,7 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
         return await error_for_all(ctx, request, TOPIC_DENIED, _on_error)
     named = zip(names, request.topics, strict=True)
     offsets, unknown = await offsets_of(ctx, named, denied, CooperativeYield.of_a_write())
+    ctx.leave_large()  # it waits for the ledger, and what it may not do is known
     outcome = await ctx.services.groups.commit_offsets(
         CommitRequest(
             group_id=request.group_id,

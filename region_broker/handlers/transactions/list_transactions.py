@@ -1,11 +1,13 @@
 """ListTransactions (66), versions 0-2 (KIP-664).  v1: by duration (KIP-994).  v2: by pattern (KIP-1152).
 
-INV-HLT1 a pattern is matched with what who asks may see alone, in a thread, and one at a time: many keep no thread from who else needs one
-INV-HLT2 a pattern takes PATTERN_S_MAX at most, its turn included, and ends with its client: else one that takes hours kept everybody else's from its
-         turn, and its node from its end. Who waits for the turn has neither a place among those that list (INV-HLP1) nor any transaction in hand
+INV-HLT1 a pattern is matched with what who asks may see alone, in a thread, and one at a time, in the turn of who asks: many keep no thread from who
+         else needs one, and no pattern of somebody else from its turn
+INV-HLT2 a pattern takes PATTERN_S_MAX at most, its turn included, of which TURN_S_MAX once that has come, and ends with its client: else one that takes
+         hours kept everybody else's from its turn, and its node from its end. Who waits for the turn has neither a place among those that list (INV-HLP1) nor any transaction in hand
 Source: TransactionStateManager.scala `listTransactionStates`.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -27,6 +29,8 @@ from txn_coordinator.verdicts import TxnVerdict
 
 PATTERN_S_MAX: Final = 30
 """As long as a client waits for an answer, unless it is told otherwise (`request.timeout.ms`). 50,000 ids of forty letters take some two seconds."""
+TURN_S_MAX: Final = 10
+"""So whoever waits behind one other has his turn, and an answer, in the time that he waits."""
 _KNOWN_STATES: Final = frozenset(STATE_NAMES.values())
 
 
@@ -71,7 +75,11 @@ async def _matching(
     place = ctx.listing
     assert place is not None, "what lists has a place"
     place.leave()
-    async with while_wanted(ctx, PATTERN_S_MAX), ctx.services.patterns_turn:
+    async with (
+        while_wanted(ctx, PATTERN_S_MAX),
+        ctx.services.turns.patterns.turn(ctx.asked_by),
+        asyncio.timeout(TURN_S_MAX),
+    ):
         await place.take()
         regex = TopicRegex(pattern)  # some 150 KB: not while others are before it
         chosen = await _chosen(ctx, request)

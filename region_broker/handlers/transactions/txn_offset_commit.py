@@ -145,6 +145,7 @@ async def _staged(
             raise _NotInTransaction(
                 TxnVerdict.LOADING
             )  # a live client asks again, and is verified anew
+        ctx.leave_large()  # it waits for the ledger now, and none of the refusals below comes any more
 
     sender = TxnProducer(request.producer_id, request.producer_epoch)
     try:

@@ -135,6 +135,11 @@ class PartitionWriter:
         """Return how many bytes `append` works through unless a client batch went through `prepared` before."""
         return work_bytes(data, self._content.config)
 
+    @property
+    def seals(self) -> bool:
+        """Return whether `append` seals what it is given (INV-FIT4)."""
+        return bool(self._content.config.encryption)
+
     def prepared(self, data: Buffer) -> Prepared:
         """Return what the topic's rules make of a client batch; may run in a thread."""
         return prepared(data, self._content.config, self._seal)

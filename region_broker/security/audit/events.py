@@ -20,6 +20,8 @@ from region_broker.security.identity import Identity
 NAME_CHARS_MAX: Final = 300
 DETAIL_CHARS_MAX: Final = 64 * 1024
 """Of all details of an event together, as they are written (`chain.written_chars`)."""
+LEFT_OUT: Final = "left_out"
+"""The detail that says how many others are not told: whoever tells adds what he left out himself."""
 HIDDEN: Final = "(hidden)"
 """Stands for a value that is, or may be, a secret."""
 _SECRET_WORDS: Final = ("password", "secret", "token", "credential", "jaas", "private", "_key")

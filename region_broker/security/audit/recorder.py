@@ -31,6 +31,7 @@ from region_broker.security.audit.chain import Head, written_chars
 from region_broker.security.audit.chain_files import ChainFiles, trail_fields
 from region_broker.security.audit.events import (
     DETAIL_CHARS_MAX,
+    LEFT_OUT,
     Actor,
     AuditEvent,
     Detail,
@@ -401,6 +402,9 @@ def _bounded(details: Mapping[str, Detail]) -> dict[str, Detail]:
     kept: dict[str, Detail] = {}
     left_chars, left_out = DETAIL_CHARS_MAX, 0
     for key, value in details.items():
+        if key == LEFT_OUT and isinstance(value, int):
+            left_out += value
+            continue
         if isinstance(value, list):
             fitting, left_chars = _fitting(value, left_chars)
             left_out += len(value) - len(fitting)
@@ -413,7 +417,7 @@ def _bounded(details: Mapping[str, Detail]) -> dict[str, Detail]:
         else:
             left_out += 1
     if left_out:
-        kept["left_out"] = left_out
+        kept[LEFT_OUT] = left_out
     return kept
 
 

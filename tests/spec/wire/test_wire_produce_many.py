@@ -24,6 +24,7 @@ from region_broker.handlers.produce import batches as produce_batches
 from region_broker.handlers.produce import pipeline
 from region_broker.handlers.produce.wait import Item
 from region_broker.limits import PIECE_ELEMENTS
+from region_broker.partitions.parts.writer import PartitionWriter
 from region_broker.records.batches import NO_ORIGIN, Origin, Record, build_batch
 from region_broker.records.compression import Codec
 from region_broker.wire.codec.answers import encode_response
@@ -90,6 +91,44 @@ async def test_INV_HPM1_others_are_served_between_the_pieces(
         assert errors(answered) == [NONE] * 20
         assert [size for size, _ in sizes] == [3] * 6 + [2]
         assert len({at for _, at in sizes}) == 7
+
+
+@pytest.mark.parametrize("seals", [False, True], ids=["plain", "sealed"])
+async def test_INV_HPM4_a_step_appends_so_many_bytes_of_few_batches_that_are_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seals: bool
+) -> None:
+    """95 batches of a megabyte, less than are many, were appended in one step: 60 ms of the loop, and 160 ms where they were sealed."""
+    monkeypatch.setattr(pipeline, "YIELD_ROWS", 200)
+    monkeypatch.setattr(pipeline, "PRODUCE_STEP_BYTES", 64_000 if seals else 16_000)
+    monkeypatch.setattr(PartitionWriter, "seals", seals)
+    steps: list[tuple[int, int]] = []
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    def noting(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> None:
+        steps.append((len(items), ticks))
+        produce_batches.append(ctx, request, items)
+
+    monkeypatch.setattr(pipeline, "append", noting)
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 11)
+        client = await fixture.connect()
+        ticking = asyncio.get_running_loop().create_task(tick())
+        sizes = [7_000] * 2 + [20_000] + [5_000] * 3 + [100] + [2_000] * 4
+        answered = await client.call(0, 9, produce_of(*(batch("v" * size) for size in sizes)))
+        ticking.cancel()
+        assert errors(answered) == [NONE] * len(sizes)
+        assert [count for count, _ in steps] == [2, 1, 4, 4]
+        assert len({at for _, at in steps}) == 4, (
+            "the last of them is small, and the one before it large"
+        )
+        assert (await client.call(0, 9, produce_of(batch("v" * 20_000)))).responses
+        assert len(steps) == 5, "one batch, whatever it has, is appended at once"
 
 
 # Holds INV-HPM2.

@@ -10,8 +10,15 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from region_broker.controller import audited_commands
 from region_broker.controller.access_commands import ChangeAccess
-from region_broker.controller.audited_commands import QUIET, RECORDED, audited, event_of
+from region_broker.controller.audited_commands import (
+    QUIET,
+    RECORDED,
+    TOLD_ROWS_MAX,
+    audited,
+    event_of,
+)
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.metadata_commands import (
     Command,
@@ -35,7 +42,7 @@ from region_broker.security.access import (
     ResourceType,
     ScramKeys,
 )
-from region_broker.security.audit.events import Actor, Outcome, acting_as
+from region_broker.security.audit.events import DETAIL_CHARS_MAX, Actor, Outcome, acting_as
 from tests.fixtures.audit_trails import ToldTrail
 from tests.fixtures.metadata_stores import open_metadata
 
@@ -157,6 +164,31 @@ def test_configs_are_told_as_what_changes() -> None:
     image = msgspec.structs.replace(EMPTY, topics={"orders": topic})
     event = event_of(image, SetTopicConfigs(TOPIC.topic_id, {"retention.ms": "9"}))
     assert event.details == {"set retention.ms": "9", "removed": ["x"]}
+
+
+def test_INV_AUC4_of_very_many_rows_as_many_are_told_as_a_record_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, text_of = list[Acl](), audited_commands._acl
+
+    def counted(row: Acl) -> str:
+        made.append(row)
+        return text_of(row)
+
+    monkeypatch.setattr(audited_commands, "_acl", counted)
+    acls = tuple(
+        Acl(ResourceType.TOPIC, PatternType.LITERAL, f"t{at}", "User:bob", "*", Operation.READ, Permission.ALLOW)
+        for at in range(3 * TOLD_ROWS_MAX)
+    )  # fmt: skip
+    change = AccessChange(acls_removed=acls, acls_added=acls[:3], tokens_removed=("t",) * (TOLD_ROWS_MAX + 2))  # fmt: skip
+    told = event_of(EMPTY, ChangeAccess(change)).details
+    assert len(made) == TOLD_ROWS_MAX + 3
+    assert {kind: len(rows) if isinstance(rows, list) else rows for kind, rows in told.items()} == {
+        "acls_removed": TOLD_ROWS_MAX, "acls_added": 3, "delegations_removed": TOLD_ROWS_MAX, "left_out": 2 * TOLD_ROWS_MAX + 2,
+    }  # fmt: skip
+    rows = told["acls_removed"]
+    assert isinstance(rows, list)
+    assert sum(map(len, rows)) > DETAIL_CHARS_MAX, "a record has no room for more"
 
 
 SALT, STORED, SERVER = b"salt-of-alice", b"stored-key-of-alice", b"server-key-of-alice"

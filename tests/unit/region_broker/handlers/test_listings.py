@@ -12,7 +12,7 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import FetchedOffset, FetchOutcome
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch import answer_budget, listing_places
+from region_broker.handlers.dispatch import answer_budget, request_places
 from region_broker.handlers.dispatch.answer_budget import described
 from region_broker.handlers.dispatch.dispatcher import Dispatcher
 from region_broker.handlers.dispatch.listing_places import ListingPlaces
@@ -159,8 +159,10 @@ async def test_INV_HLP1_who_waited_for_a_place_is_judged_as_things_are_by_then(
         assert listing.most_at_once == LISTINGS_AT_ONCE_MAX
 
 
-async def test_INV_HLP1_an_answer_of_one_error_for_all_is_no_list(tmp_path: Path) -> None:
-    """It waits for the thread that says so of others' large requests."""
+async def test_INV_HWE1_what_is_refused_keeps_its_place_until_the_thread_has_said_so(
+    tmp_path: Path,
+) -> None:
+    """Requests that are decoded would gather before that thread."""
     async with wire_fixture(tmp_path) as fixture:
         services = fixture.services
         ctx = RequestContext(services, 1, LIST_GROUPS, 5, 77)
@@ -168,12 +170,13 @@ async def test_INV_HLP1_an_answer_of_one_error_for_all_is_no_list(tmp_path: Path
         with ListingPlaces(services.memory, services.clock).of("ListGroups", "User:a") as place:
             ctx.listing = place
             await place.take()
-            async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-                await services.errors_turn.acquire()
+            turn = services.turns.errors.turn("User:other")
+            async with asyncio.timeout(10), asyncio.TaskGroup() as tasks, turn:
                 refused = tasks.create_task(error_for_all(ctx, None, 30, lambda *_: {}))
-                await until(lambda: not place.is_taken)
+                for _ in range(20):
+                    await asyncio.sleep(0)
                 assert not refused.done()
-                services.errors_turn.release()
+                assert place.is_taken
 
 
 @sizes
@@ -187,7 +190,7 @@ async def test_INV_HLP2_nobody_waits_for_a_place_for_ever(
             for number in range(LISTINGS_AT_ONCE_MAX):
                 tasks.create_task(dispatcher.answer(incoming(number)))
             await until(lambda: listing.at_once == LISTINGS_AT_ONCE_MAX)
-            monkeypatch.setattr(listing_places, "WAIT_MS_MAX", 0)
+            monkeypatch.setattr(request_places, "WAIT_MS_MAX", 0)
             late = Peer(99, "10.0.0.1:5")
             with pytest.raises(CloseConnection, match="other lists were being made"):
                 await dispatcher.answer(incoming(99, late, states=states))
@@ -308,7 +311,7 @@ async def test_INV_OFE1_who_holds_offsets_of_groups_waits_for_no_place_and_no_ro
             return FetchOutcome(GroupVerdict.OK, tuple(FetchedOffset(each, GroupVerdict.OK) for each in found))  # fmt: skip
 
         monkeypatch.setattr(GroupCoordinator, "fetch_offsets", fetch)
-        monkeypatch.setattr(listing_places, "WAIT_MS_MAX", 0)
+        monkeypatch.setattr(request_places, "WAIT_MS_MAX", 0)
         answer = await judged.ask(9, 9, _groups_asked(5))
         assert [len(each.topics[0].partitions) for each in answer.groups] == [YIELD_ROWS] * 5
         assert free == [LISTINGS_AT_ONCE_MAX] + [LISTINGS_AT_ONCE_MAX - 1] * 4

@@ -44,10 +44,9 @@ async def test_INV_HLT2_who_waits_for_the_turn_of_patterns_keeps_nobody_from_lis
     tmp_path: Path,
 ) -> None:
     async with wire_fixture(tmp_path) as fixture:
-        dispatcher, turn = with_ids(fixture), fixture.services.patterns_turn
+        dispatcher, turn = with_ids(fixture), fixture.services.turns.patterns
         peers = [Peer(number, "10.0.0.1:5") for number in range(LISTINGS_AT_ONCE_MAX)]
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-            await turn.acquire()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks, turn.turn("User:other"):
             waiting = [tasks.create_task(dispatcher.answer(incoming(peer))) for peer in peers]
             await until(lambda: all(peer.waiting for peer in peers))
             plain = memoryview(frame_of(KEY, 1, ASKED))
@@ -55,7 +54,6 @@ async def test_INV_HLT2_who_waits_for_the_turn_of_patterns_keeps_nobody_from_lis
             assert answer is not None
             assert len(parse_answer(KEY, 1, bytes(answer))[1].transaction_states) == len(IDS)
             assert not any(each.done() for each in waiting)
-            turn.release()
         assert [told(each.result()) for each in waiting] == [(0, IDS[:4])] * len(peers)
         assert not any(peer.waiting for peer in peers)
 
@@ -65,11 +63,10 @@ async def test_INV_HLT2_a_pattern_is_waited_for_no_longer_than_clients_wait(
 ) -> None:
     monkeypatch.setattr(list_transactions, "PATTERN_S_MAX", 0)
     async with wire_fixture(tmp_path) as fixture:
-        dispatcher, turn = with_ids(fixture), fixture.services.patterns_turn
-        await turn.acquire()
-        answer = await dispatcher.answer(incoming(Peer(1, "10.0.0.1:5")))
+        dispatcher, turn = with_ids(fixture), fixture.services.turns.patterns
+        async with turn.turn("User:other"):
+            answer = await dispatcher.answer(incoming(Peer(1, "10.0.0.1:5")))
         assert told(answer) == (ErrorCode.request_timed_out, [])
-        turn.release()
 
 
 async def test_INV_HLT2_so_it_is_where_its_own_thread_takes_that_long(
@@ -78,7 +75,7 @@ async def test_INV_HLT2_so_it_is_where_its_own_thread_takes_that_long(
     matching, peer = HeldMatching(monkeypatch), Peer(1, "10.0.0.1:5")
     matching.hold()
     async with wire_fixture(tmp_path) as fixture:
-        dispatcher, turn = with_ids(fixture), fixture.services.patterns_turn
+        dispatcher, turn = with_ids(fixture), fixture.services.turns.patterns
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             asked = tasks.create_task(dispatcher.answer(incoming(peer)))
             await matching.begun.wait()
@@ -87,11 +84,45 @@ async def test_INV_HLT2_so_it_is_where_its_own_thread_takes_that_long(
             patience.give_up()  # as where its connection is cut off, and ends
             await settle()
             assert not asked.done(), "nobody begins beside the thread"
-            assert turn.locked()
+            assert turn._places.locked()
             matching.let_go()
         assert told(asked.result()) == (ErrorCode.request_timed_out, [])
         assert matching.looked == IDS[:1]
-        assert not turn.locked()
+        assert not turn._places.locked()
+
+
+async def test_INV_HLT1_one_who_asks_for_many_patterns_keeps_nobody_elses_from_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. One asks for twenty at once. 2. Another one asks for one."""
+    ended: list[str] = []
+    matching = HeldMatching(monkeypatch)
+    matching.hold()
+    async with wire_fixture(tmp_path) as fixture:
+        dispatcher = with_ids(fixture)
+
+        async def ask(who: str) -> None:
+            await dispatcher.answer(incoming(Peer(len(ended), f"{who}:5")))
+            ended.append(who)
+
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            for who in ["10.0.0.1"] * 20 + ["10.9.0.1"]:
+                tasks.create_task(ask(who))
+            await matching.begun.wait()
+            await settle()
+            matching.let_go()
+        assert "10.9.0.1" in ended[:3]
+
+
+async def test_INV_HLT2_who_has_the_turn_leaves_time_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have waited since the same moment: the first one must not use the time of both."""
+    assert 2 * list_transactions.TURN_S_MAX < list_transactions.PATTERN_S_MAX
+    monkeypatch.setattr(list_transactions, "TURN_S_MAX", 0)
+    async with wire_fixture(tmp_path) as fixture:
+        answer = await with_ids(fixture).answer(incoming(Peer(1, "10.0.0.1:5")))
+        assert told(answer) == (ErrorCode.request_timed_out, [])
 
 
 @pytest.mark.parametrize("how", ["client goes", "cut off", "server closes"])
@@ -119,4 +150,4 @@ async def test_INV_HPT1_the_thread_of_a_pattern_ends_with_its_connection(
         matching.let_go()
         await server.wait_connections(0)
         assert matching.looked == IDS[:1]
-        assert not fixture.services.patterns_turn.locked()
+        assert not fixture.services.turns.patterns._places.locked()

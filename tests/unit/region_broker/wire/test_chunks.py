@@ -5,16 +5,18 @@ import random
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
+from region_broker.limits import OTHER_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX, SOCKET_READ_BYTES
 from region_broker.ports.network import READ_AHEAD_BYTES
 from region_broker.ports.system.network import AsyncioStream
 from region_broker.region.peers import protocol as peers
+from region_broker.wire import framing
 from region_broker.wire.chunks import SMALL_BYTES, VIEWED_BYTES_MIN, ChunkQueue
-from region_broker.wire.framing import FrameReader
+from region_broker.wire.framing import GATHERED_BYTES_MIN, FrameReader, FramingError
 
 _COUNT = 20_000
 
@@ -67,7 +69,11 @@ async def test_INV_PN9_so_does_what_nobody_asked_for_yet() -> None:
     assert came == bytes(number % 251 for number in range(_COUNT))
 
 
-def test_pieces_of_any_size_come_out_as_they_came() -> None:
+@pytest.mark.parametrize("gathered_min", [GATHERED_BYTES_MIN, 500])
+def test_pieces_of_any_size_come_out_as_they_came(
+    monkeypatch: pytest.MonkeyPatch, gathered_min: int
+) -> None:
+    monkeypatch.setattr(framing, "GATHERED_BYTES_MIN", gathered_min)
     chance = random.Random(3)
     frames = [chance.randbytes(chance.choice([1, 20, SMALL_BYTES, 5_000])) for _ in range(200)]
     stream = b"".join(len(frame).to_bytes(4) + frame for frame in frames)
@@ -79,6 +85,63 @@ def test_pieces_of_any_size_come_out_as_they_came() -> None:
         while (frame := reader.next_frame()) is not None:
             found.append(bytes(frame))
     assert found == frames
+
+
+def test_INV_WFR2_a_large_frame_is_put_together_as_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To join 100 MB in the step in which the last of them came held the loop for 80 ms."""
+    large_bytes = 1 << 20
+    monkeypatch.setattr(framing, "GATHERED_BYTES_MIN", large_bytes)
+    taken, take = list[int](), ChunkQueue._take
+
+    def counted(queue: ChunkQueue, count: int) -> memoryview:
+        taken.append(count)
+        return take(queue, count)
+
+    monkeypatch.setattr(ChunkQueue, "_take", counted)
+    frame = b"\0\0" + random.Random(3).randbytes(3 * large_bytes)
+    stream, reader, found = len(frame).to_bytes(4) + frame + framed(20), FrameReader(), list[Any]()
+    for at in range(0, len(stream), SOCKET_READ_BYTES):
+        reader.feed(stream[at : at + SOCKET_READ_BYTES])
+        found.append(reader.next_frame())
+        held_bytes = min(len(stream), at + SOCKET_READ_BYTES) - 4
+        assert reader.held_bytes == held_bytes - (0 if found[-1] is None else len(frame))
+    assert found[:-1] == [None] * (len(found) - 1)
+    assert bytes(found[-1]) == frame
+    assert found[-1].readonly
+    assert bytes(reader.next_frame() or b"") == bytes(20)
+    assert max(taken) <= SOCKET_READ_BYTES
+    assert not reader.mid_frame
+
+
+def test_INV_WFR2_who_announces_much_and_sends_little_has_little() -> None:
+    with taking_at_most(60):
+        reader = FrameReader()
+        reader.feed(REQUEST_BYTES_MAX.to_bytes(4) + b"\0\0\0\1")
+        assert reader.next_frame() is None
+        reader.feed(b"x" * 1_000)
+        assert reader.next_frame() is None
+        assert reader.held_bytes == 1_004
+
+
+@pytest.mark.parametrize("api_key", [1, 8, 11, 14, 36, 72])
+def test_INV_WFR1_only_a_produce_is_very_large(api_key: int) -> None:
+    """A JoinGroup of 95 MB was copied out for 0.1 s in one step, to be refused."""
+    for size_bytes in (OTHER_REQUEST_BYTES_MAX, OTHER_REQUEST_BYTES_MAX + 1):
+        for key in (api_key, 0):
+            reader = FrameReader()
+            reader.feed(size_bytes.to_bytes(4))
+            assert reader.next_frame() is None
+            reader.feed(key.to_bytes(2)[:1])
+            assert reader.next_frame() is None
+            reader.feed(key.to_bytes(2)[1:])
+            if key and size_bytes > OTHER_REQUEST_BYTES_MAX:
+                with pytest.raises(FramingError, match=f"API {key}, allowed are 16777216"):
+                    reader.next_frame()
+            else:
+                assert reader.next_frame() is None
+                assert reader.missing_bytes == size_bytes - 2
 
 
 _LARGE = bytes(range(256)) * 512
