@@ -11,13 +11,15 @@ INV-FR7  a log that was copied with the holes of a cleaning counts for no tidema
          newest values only from the end of what was cleaned on (T13)
 INV-FR8  a log that the tidemark reached names and that is not here is needed by whatever comes next: nothing is complete
          without it, unless a tidemark names its removal (T16)
+INV-FR9  one that is passed by is not reached itself: the next one that is kept needs what it needed. Each that is kept is complete, or cannot
+         be reached, when it would be so without that
 
 Cost: one counter per pending tidemark, one queue of awaited positions per log; O(moved) altogether.
 Not here: reading `__tidemarks` (`tidemark.TidemarkBook`), durability (`ports.ReachedStore`), showing.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -85,6 +87,29 @@ class Frontier:
                 self._logs.setdefault(key, _Log()).awaited.append((position, pending))
         self._pending.append(pending)
         self._settle()
+
+    @property
+    def pending_count(self) -> int:
+        """Return how many tidemarks were observed and are not reached."""
+        return len(self._pending)
+
+    def pass_by(self, stride: int, spared: Collection[TidemarkPoint]) -> set[TidemarkPoint]:
+        """Keep of what is pending every `stride`th number, the newest one and `spared`; return what is kept (INV-FR9).
+
+        Kept is also what can be reached where the next one that is kept cannot.
+        """
+        kept: deque[_Pending] = deque()
+        heirs: dict[int, _Pending] = {}
+        for pending in reversed(self._pending):
+            is_asked_for = pending.point.number % stride == 0 or pending.point in spared
+            if is_asked_for or not kept or (kept[0].unreachable and not pending.unreachable):
+                kept.appendleft(pending)
+                pending.missing = 0
+            heirs[id(pending)] = kept[0]
+        for log in self._logs.values():
+            log.awaited = _inherited(log.awaited, heirs)
+        self._pending = kept
+        return {pending.point for pending in kept}
 
     def absent(self, positions: Mapping[LogKey, int]) -> None:
         """Name the logs of the tidemark reached that are not here, with their positions; before any is observed (INV-FR8).
@@ -208,3 +233,18 @@ class Frontier:
         assert self.reached <= point, f"INV-FR3: {point} is below {self.reached}, which was reached"
         assert point <= self.complete, f"INV-FR2: {point} is not complete: {self.complete} is"
         self.reached = point
+
+
+def _inherited(
+    awaited: Iterable[tuple[int, _Pending]], heirs: Mapping[int, _Pending]
+) -> deque[tuple[int, _Pending]]:
+    """Return who waits for how much of one log, now that the heirs wait: positions never go down (T11)."""
+    left: deque[tuple[int, _Pending]] = deque()
+    for position, pending in awaited:
+        heir = heirs[id(pending)]
+        if left and left[-1][1] is heir:
+            left.pop()
+        else:
+            heir.missing += 1
+        left.append((position, heir))
+    return left

@@ -14,7 +14,7 @@ from geo_replicator.effects import Diverged
 from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lag import Lag
-from geo_replicator.lineage import Cut, Lineage, LogKey, TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.topology import LedgerTopics, MirrorTopic
 from geo_replicator.whole_ends import View, WholeEnds
 from idempotency.identity import RegionEpoch
@@ -275,9 +275,13 @@ class LinkPorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFacts:
-    """What a link follows: under which region epoch, whose lineage, which ledgers."""
+    """What a link follows: under which region epoch, whose lineage, which ledgers.
+
+    `wanted`: a tidemark that somebody waits for, and that is passed by on no account (INV-THN3).
+    """
 
     region_epoch: RegionEpoch
     primary_region: str
     lineage: Lineage
     ledgers: LedgerTopics
+    wanted: TidemarkPoint = BEFORE_ALL

@@ -5,6 +5,7 @@ INV-TR2  what is held is never above what was asked for; each step back goes to 
 INV-TR3  a tidemark names many logs: reading gives way after so many of them (`LOGS_AT_ONCE`), so a node that begins to lead answers
          others meanwhile
 INV-TR4  what is asked of one tidemark is read up to that one: what a mirror has not reached behind it may be days of them
+INV-TR5  the way back to a tidemark far below the last one does not grow with what lies between: a mirror that was away may have a day of it
 A tidemark counts as held only if every log that it names ends at or beyond its position (T16). The walk back costs one
 record per full vector, not one per tidemark.
 
@@ -12,6 +13,7 @@ Not here: the record (`tidemark`), what was reached (`frontier`).
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -24,6 +26,7 @@ from geo_replicator.tidemark import (
     TidemarkError,
     decode,
 )
+from geo_replicator.tidemark_writer import FULL_EVERY_RECORDS
 from geo_replicator.topology import LedgerTopics
 from idempotency.pieces import Pieces, drained
 
@@ -201,7 +204,8 @@ def full_at_or_below(records: TidemarkRecords, floor: TidemarkPoint | None) -> i
     last = records.last_tidemark_record()
     if last is None:
         return None
-    at, record = last[0], decode(last[1], last[2])
+    at = last[0] if floor is None else _near_above(records, floor, last[0])
+    record = _record_at(records, at)
     while True:
         full_at = at if isinstance(record, Tidemark) and record.full else record.full_at
         if full_at == NOWHERE:
@@ -212,6 +216,22 @@ def full_at_or_below(records: TidemarkRecords, floor: TidemarkPoint | None) -> i
         if floor is None or full.point <= floor or full.previous_at == NOWHERE:
             return full_at
         at, record = full.previous_at, _record_at(records, full.previous_at)
+
+
+def _near_above(records: TidemarkRecords, floor: TidemarkPoint, last_at: int) -> int:
+    """Return where a record above `floor` is with few others between, or `last_at` (INV-TR5)."""
+    below, above = 0, last_at
+    with suppress(TidemarkError):  # what is damaged above `floor` keeps nobody from what is at it
+        while above - below > FULL_EVERY_RECORDS:
+            found = next(iter(records.tidemark_records((below + above) // 2)), None)
+            if found is None or found[0] >= above:
+                break
+            record = decode(found[1], found[2])
+            if TidemarkPoint(record.region_epoch, record.number) > floor:
+                above = found[0]
+            else:
+                below = found[0]
+    return above
 
 
 def _record_at(records: TidemarkRecords, at: int) -> Tidemark | TermRecord:

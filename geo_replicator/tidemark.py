@@ -3,6 +3,7 @@
 INV-TM1  number k of a record is that of the one before plus 1 (T10)
 INV-TM2  positions never go down: L, D and r of a record are >= those of the one before, r is greater (T11)
 INV-TM4  a removed log is one whose topic was deleted; a log that was never named is younger than k (T15)
+INV-TM6  a vector is the same whether the tidemarks before it were passed by or not (INV-FR9)
 INV-TM5  what a mirror shows of every log moves with each tidemark reached, the ledgers' with L and `__tidemarks`
          itself with the tidemark's own record: raising the floor names them all
 
@@ -12,7 +13,7 @@ Not here: what the next record says (`tidemark_writer`), rounds (`rounds`), what
 log itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
@@ -212,6 +213,51 @@ def _read_tidemark(wire: _TidemarkWire) -> Tidemark:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """All that moved from one tidemark to `newest`: the next one, or a later one where those in between were passed by.
+
+    `at` is the offset of its record, `full_at` that of the last full record in it, NOWHERE where there is none.
+    """
+
+    newest: Tidemark
+    at: int
+    moved: Mapping[LogKey, LogPosition]
+    removed: tuple[LogKey, ...]
+    full_at: int
+
+    @property
+    def cost(self) -> int:
+        """Return what it takes of memory, in positions."""
+        own, newest = len(self.moved) + len(self.removed), self.newest
+        is_one = self.moved is newest.moved
+        return 1 + own + len(newest.ledger) + (0 if is_one else len(newest.moved))
+
+
+def stretch_of(tidemark: Tidemark, at: int) -> Stretch:
+    """Return what moved to `tidemark` from the one before it."""
+    full_at = at if tidemark.full else NOWHERE
+    return Stretch(tidemark, at, tidemark.moved, tidemark.removed, full_at)
+
+
+def joined(stretches: Sequence[Stretch]) -> Stretch:
+    """Return neighbours as one, oldest first (INV-TM6)."""
+    if len(stretches) == 1:
+        return stretches[0]
+    moved: dict[LogKey, LogPosition] = {}
+    removed: dict[LogKey, None] = {}
+    full_at = NOWHERE
+    for stretch in stretches:
+        if stretch.full_at != NOWHERE:
+            moved, full_at = {}, stretch.full_at
+        moved.update(stretch.moved)
+        for key in stretch.removed:
+            moved.pop(key, None)
+            removed[key] = None
+    gone = tuple(key for key in removed if key not in moved)
+    return Stretch(stretches[-1].newest, stretches[-1].at, moved, gone, full_at)
+
+
 @dataclass(slots=True)
 class Vector:
     """All positions of one tidemark; `at` is the offset of its record in `__tidemarks`."""
@@ -221,17 +267,18 @@ class Vector:
     at: int
     full_at: int
 
-    def advanced(self, tidemark: Tidemark, at: int) -> None:
-        """Become the vector of `tidemark`, the next one."""
-        if tidemark.full:
-            self.positions = dict(tidemark.moved)
+    def advanced(self, stretch: Stretch) -> None:
+        """Become the vector of the tidemark that `stretch` leads to."""
+        is_whole = stretch.full_at != NOWHERE
+        if is_whole:
+            self.positions = dict(stretch.moved)
         else:
-            self.positions.update(tidemark.moved)
-            for key in tidemark.removed:
+            self.positions.update(stretch.moved)
+            for key in stretch.removed:
                 self.positions.pop(key, None)
-        self.newest = tidemark
-        self.at = at
-        self.full_at = at if tidemark.full else self.full_at
+        self.newest = stretch.newest
+        self.at = stretch.at
+        self.full_at = stretch.full_at if is_whole else self.full_at
 
     def copy(self) -> "Vector":
         """Return an independent vector."""
@@ -282,7 +329,8 @@ class TidemarkBook:
         self._ledgers = ledgers
         self._floor: Vector | None = None
         self._newest: Vector | None = None
-        self._above: list[tuple[Tidemark, int]] = []
+        self._above: list[Stretch] = []
+        self._cost_above = 0
 
     @property
     def newest(self) -> Vector | None:
@@ -294,6 +342,11 @@ class TidemarkBook:
         """Return the vector of the floor, None before the first tidemark."""
         return self._floor
 
+    @property
+    def cost_above(self) -> int:
+        """Return what is kept above the floor takes of memory, in positions."""
+        return self._cost_above
+
     def known(self) -> tuple[TidemarkPoint, ...]:
         """Return the tidemarks whose positions can be asked for, oldest first."""
         return tuple(vector.point for vector in self._known())
@@ -301,8 +354,8 @@ class TidemarkBook:
     def _known(self) -> Iterator[Tidemark]:
         if self._floor is not None:
             yield self._floor.newest
-        for tidemark, _ in self._above:
-            yield tidemark
+        for stretch in self._above:
+            yield stretch.newest
 
     def apply(self, at: int, record: Tidemark | TermRecord) -> Tidemark | None:
         """Take the record at offset `at`; return it if it is a tidemark. Raises `TidemarkError`."""
@@ -319,9 +372,23 @@ class TidemarkBook:
         broken = broken_rules(self._newest, record)
         if broken:
             raise TidemarkError(f"{record.point} at offset {at}: {'; '.join(broken)}")
-        self._newest.advanced(record, at)
-        self._above.append((record, at))
+        stretch = stretch_of(record, at)
+        self._newest.advanced(stretch)
+        self._above.append(stretch)
+        self._cost_above += stretch.cost
         return record
+
+    def pass_by(self, kept: Container[TidemarkPoint]) -> None:
+        """Forget the tidemarks above the floor that are not `kept`, but for the newest one: nobody asks for them (INV-TM6)."""
+        above: list[Stretch] = []
+        waiting: list[Stretch] = []
+        for stretch in self._above:
+            waiting.append(stretch)
+            if stretch.newest.point in kept or stretch is self._above[-1]:
+                above.append(joined(waiting))
+                waiting.clear()
+        self._above = above
+        self._cost_above = sum(stretch.cost for stretch in above)
 
     def moved_since_floor(self, point: TidemarkPoint) -> dict[LogKey, int]:
         """Return where each log that moved from the floor to `point` ends there (INV-TM5).
@@ -330,16 +397,16 @@ class TidemarkBook:
         """
         assert self._floor is not None, point
         changed: dict[LogKey, int] = {}
-        newest: tuple[Tidemark, int] | None = None
-        for tidemark, at in self._above:
-            if tidemark.point > point:
+        newest: Stretch | None = None
+        for stretch in self._above:
+            if stretch.newest.point > point:
                 break
-            changed.update({key: position.cut_offset for key, position in tidemark.moved.items()})
-            for key in tidemark.removed:
+            changed.update({key: position.cut_offset for key, position in stretch.moved.items()})
+            for key in stretch.removed:
                 changed[key] = 0
-            newest = tidemark, at
+            newest = stretch
         if newest is not None:
-            changed.update(self._ledgers_since(self._floor.newest.ledger, *newest))
+            changed.update(self._ledgers_since(self._floor.newest.ledger, newest))
         return changed
 
     def raise_floor(self, point: TidemarkPoint) -> dict[LogKey, int]:
@@ -347,33 +414,32 @@ class TidemarkBook:
         assert self._floor is not None, point
         changed = self.moved_since_floor(point)
         taken = 0
-        for tidemark, at in self._above:
-            if tidemark.point > point:
+        for stretch in self._above:
+            if stretch.newest.point > point:
                 break
-            self._floor.advanced(tidemark, at)
+            self._floor.advanced(stretch)
+            self._cost_above -= stretch.cost
             taken += 1
         del self._above[:taken]
         return changed
 
-    def _ledgers_since(
-        self, before: Mapping[int, int], newest: Tidemark, at: int
-    ) -> dict[LogKey, int]:
+    def _ledgers_since(self, before: Mapping[int, int], stretch: Stretch) -> dict[LogKey, int]:
         moved = {
             self._ledgers.shard_key(shard): offset
-            for shard, offset in newest.ledger.items()
+            for shard, offset in stretch.newest.ledger.items()
             if before.get(shard) != offset
         }
-        return moved | {self._ledgers.tidemark_key: at + 1}
+        return moved | {self._ledgers.tidemark_key: stretch.at + 1}
 
     def vector(self, point: TidemarkPoint) -> Vector | None:
         """Return the full vector of `point`, None when it is not known (any more)."""
         if self._floor is None or point < self._floor.newest.point:
             return None
         vector = self._floor.copy()
-        for tidemark, at in self._above:
-            if tidemark.point > point:
+        for stretch in self._above:
+            if stretch.newest.point > point:
                 break
-            vector.advanced(tidemark, at)
+            vector.advanced(stretch)
         return vector if vector.newest.point == point else None
 
     def positions(self, point: TidemarkPoint) -> Cut | None:

@@ -23,6 +23,7 @@ from geo_replicator.frontier import Frontier
 from geo_replicator.history import NAMED_MAX
 from geo_replicator.lag import LagBook
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
+from geo_replicator.link.thinning import Thinning
 from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.ports import LinkFacts, LinkFailed, LinkPorts, LogHalted
 from geo_replicator.reading import (
@@ -50,6 +51,7 @@ class Reaching:
         self._lag = lag
         self.book = TidemarkBook(facts.ledgers)
         self.frontier = Frontier(facts.ledgers, facts.lineage)
+        self._thinning = Thinning(self.book, self.frontier)
         self.topics = TopicChanges()
         self.stopped: str = ""
         self.lost: str = ""
@@ -81,6 +83,7 @@ class Reaching:
         read = read_book(self._ports.logs, facts.ledgers, reached)
         self.book, self._read_to = read.book, read.next_offset
         self.frontier = Frontier(facts.ledgers, facts.lineage, reached)
+        self._thinning = Thinning(self.book, self.frontier)
         for key in self._ports.logs.keys():  # noqa: SIM118 -- a port's method, no mapping
             self.frontier.seeded(key, self._ports.logs.whole_from(key))
             self.frontier.advanced(key, self._ports.logs.high_watermark(key))
@@ -204,6 +207,7 @@ class Reaching:
         is_read = self._facts.ledgers.tidemark_key not in dirty or self._read_tidemarks()
         for key in dirty:
             self.frontier.advanced(key, self._ports.logs.high_watermark(key))
+        self._thinning.look((self.stored, self._facts.wanted))
         if not is_read:
             self.log_moved(self._facts.ledgers.tidemark_key)
         return is_read

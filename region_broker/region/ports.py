@@ -2,7 +2,7 @@
 
 A *term* is one stretch in which a region holds one role: which region is the primary, under which region epoch, and the
 leader epoch that this node writes with if it acts. `from_donor`: `primary_region` does not act; it promised this region to
-stand still, and is copied from before this one takes over (T24).
+stand still, and is copied from, up to the tidemark `wanted`, before this one takes over (T24).
 Not here: any behaviour.
 """
 
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from geo_replicator.folder_life import Birth, FolderIdentity, Shown
 from geo_replicator.history import HistoryDifference, ShownLog
-from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.loss import UndoneChange
 from idempotency.identity import LeaderEpoch, RegionEpoch, TopicPartition
 from idempotency.partition_state import OpenTxn, PartitionState
@@ -29,6 +29,7 @@ class Term(NamedTuple):
     leader_epoch: LeaderEpoch
     primary_region: str
     from_donor: bool = False
+    wanted: TidemarkPoint = BEFORE_ALL
 
 
 OrphanCandidate = tuple[TopicPartition, OpenTxn]

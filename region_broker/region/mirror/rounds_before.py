@@ -1,6 +1,6 @@
 """Which tidemarks were behind us when a transaction began in a log: it is no part of what those hold (INV-WC5).
 
-INV-RBF1  a question costs what was reached since the one before, not all that lies between two full records, nor what a mirror that is
+INV-RBF1  a question costs what was reached since the one before, or since the last full record where that is less, not all that lies between two full records, nor what a mirror that is
           behind has not reached yet: it is asked on the event loop, at each tidemark, for what began shortly before
 Not here: what follows from it (`geo_replicator.whole_cut`), reading `__tidemarks` (`geo_replicator.reading`).
 """
@@ -12,6 +12,7 @@ from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.ports import ReachedStore
 from geo_replicator.reading import TidemarkRecords, full_at_or_below, tidemark_without_lack
 from geo_replicator.tidemark import Tidemark, TidemarkError, decode
+from geo_replicator.tidemark_writer import FULL_EVERY_RECORDS
 from geo_replicator.topology import LedgerTopics
 from geo_replicator.whole_cut import NO_ROUND
 from idempotency.identity import Round
@@ -61,7 +62,7 @@ class RoundsBefore:
 
     def _read_up_to(self, reached: TidemarkPoint) -> None:
         """Remember what was reached since the question before (INV-RBF1)."""
-        start: int | None = self._recent[-1][0] + 1 if self._is_still_so(reached) else None
+        start: int | None = self._recent[-1][0] + 1 if self._is_near(reached) else None
         if start is None:
             self._recent.clear()
             self._positions = 0
@@ -80,6 +81,12 @@ class RoundsBefore:
         self._positions += 1 + len(tidemark.moved)
         while self._positions > POSITIONS_MAX and len(self._recent) > 1:
             self._positions -= 1 + len(self._recent.popleft()[1].moved)
+
+    def _is_near(self, reached: TidemarkPoint) -> bool:
+        """Return whether less was reached since than lies behind a full record: it may be a day's, once a log is whole again."""
+        if not self._is_still_so(reached):
+            return False
+        return reached.number - self._recent[-1][1].number <= FULL_EVERY_RECORDS
 
     def _is_still_so(self, reached: TidemarkPoint) -> bool:
         """Return whether what is remembered was reached, and is there: a takeover may have cut it off since."""

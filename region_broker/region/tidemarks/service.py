@@ -178,6 +178,7 @@ class TidemarkService:
             primary_region=term.primary_region,
             lineage=parts.lineage(),
             ledgers=ledgers,
+            wanted=term.wanted,
         )
         link = Link(ports, facts)
         link.restore()

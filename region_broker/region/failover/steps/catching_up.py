@@ -67,7 +67,10 @@ async def reach_claims(
 async def _copied(outlook: Outlook, state: State, donor: str, claim: TidemarkPoint) -> bool:
     parts, settings = outlook.parts, outlook.settings
     _log.warning("region %s has reached %s: it is copied from there first", donor, claim)
-    await parts.role.mirror(Term(state.region_epoch, LeaderEpoch(0), donor, from_donor=True))
+    no_leader = LeaderEpoch(0)
+    await parts.role.mirror(
+        Term(state.region_epoch, no_leader, donor, from_donor=True, wanted=claim)
+    )
     arrived: tuple[TidemarkPoint, int] | None = None
     since_ms = parts.clock.monotonic_ms()
     while outlook.known_claim().point < claim:

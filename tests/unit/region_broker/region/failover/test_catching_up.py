@@ -34,6 +34,7 @@ class Candidate:
 
     def __init__(self, gives: dict[str, int]) -> None:
         self.asked: list[str] = []
+        self.wanted: list[TidemarkPoint] = []
         self._gives = gives
         self._held = OWN
         role = Mock(logs=Mock(return_value=[]), mirror=AsyncMock(side_effect=self._follow))
@@ -48,6 +49,7 @@ class Candidate:
 
     async def _follow(self, term: Mock) -> None:
         self.asked.append(term.primary_region)
+        self.wanted.append(term.wanted)
         self._held = max(self._held, self._gives.get(term.primary_region, 0))
 
     async def reach(self, **claims: int) -> str | None:
@@ -73,6 +75,12 @@ async def test_T24_INV_CUP1_where_one_cannot_be_copied_another_with_as_much_can(
     candidate = Candidate(gives={"old": 50})
     assert await candidate.reach(old=50, third=50) is None
     assert candidate.asked == ["third", "old"]
+
+
+async def test_INV_THN3_what_is_copied_up_to_is_passed_by_on_no_account() -> None:
+    candidate = Candidate(gives={"old": 50})
+    assert await candidate.reach(old=50) is None
+    assert candidate.wanted == [TidemarkPoint(EPOCH, 50)]
 
 
 async def test_T24_INV_CUP1_nothing_is_copied_where_nobody_has_more() -> None:

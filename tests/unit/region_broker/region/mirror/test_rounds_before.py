@@ -9,7 +9,7 @@ import pytest
 
 from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
 from geo_replicator.ports import ReachedStore
-from geo_replicator.tidemark import NOWHERE, LogPosition, Tidemark
+from geo_replicator.tidemark import NOWHERE, LogPosition, Tidemark, encode
 from geo_replicator.topology import LedgerTopics
 from geo_replicator.whole_cut import NO_ROUND
 from geo_replicator.whole_ends import NOTHING_WHOLE, WholeEnds
@@ -66,9 +66,13 @@ class Counting(Records):
     read = 0
 
     def tidemark_records(self, start_offset: int) -> Iterator[tuple[int, bytes, bytes]]:
-        for each in super().tidemark_records(start_offset):
+        for at in range(start_offset, len(self.tidemarks)):
             self.read += 1
-            yield each
+            yield at, *encode(self.tidemarks[at])
+
+    def last_tidemark_record(self) -> tuple[int, bytes, bytes]:
+        self.read += 1
+        return len(self.tidemarks) - 1, *encode(self.tidemarks[-1])
 
 
 def history(count: int) -> list[Tidemark]:
@@ -124,6 +128,22 @@ def test_INV_RBF1_a_question_reads_what_was_reached_since_and_nothing_above() ->
         reached.point = records.tidemarks[at].point
         assert here.round_before(LOG, 100 + at - 1) == records.tidemarks[at - 1].round
     assert records.read <= 3 * 19, "the last one again, the next one, and the one behind it"
+
+
+def test_INV_RBF1_INV_TR5_after_a_day_behind_a_log_that_waited_a_question_reads_from_a_full_record() -> (
+    None
+):
+    """What lies between the question before and this one is not read, nor what is not reached yet."""
+    records = Counting(history(40_000))
+    reached = Reached(records.tidemarks[5].point)
+    here = RoundsBefore(records, LEDGERS, reached)  # type: ignore[arg-type]
+    assert here.round_before(LOG, 100 + 4) == records.tidemarks[4].round
+    assert records.read < 400, "39,994 lie above, one in eight a full one"
+    for at in (20_001, 39_999):
+        records.read = 0
+        reached.point = records.tidemarks[at].point
+        assert here.round_before(LOG, 100 + at - 1) == records.tidemarks[at - 1].round
+        assert records.read < 400, at
 
 
 def test_INV_RBF1_what_a_takeover_cut_off_is_not_remembered() -> None:
