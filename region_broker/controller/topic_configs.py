@@ -167,7 +167,7 @@ _CONFIGS: Final = (
         text="What becomes of old records: deleted by age and size, compacted by key, or both.",
         choices=("delete", "compact", "compact,delete", "delete,compact"),
     ),
-    _number("delete.retention.ms", 86_400_000, 0, "How long a tombstone stays once it was cleaned."),
+    _number("delete.retention.ms", 86_400_000, 0, "How long a tombstone stays once it was cleaned. A node that was away for longer copies the log whole."),
     TopicConfig(
         name="min.cleanable.dirty.ratio", type=ConfigType.DOUBLE, default="0.5", high=1,
         text="The part of a log that must be new before it is cleaned.",

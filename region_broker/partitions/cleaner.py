@@ -8,6 +8,8 @@ INV-CLN4  whatever goes wrong with one log, but for a broken assertion of ours, 
 INV-CLN6  a run goes by what is judged in the step that takes hold of the log: which log is the dirtiest is an older opinion
          1. A log is judged: two segments are below the bound. 2. The thread looks into another log; an order deletes the oldest
          segment of the first. 3. Its first two segments are others now: one was never judged, its open transaction would count as committed.
+INV-CLN7  nothing of what deletes, or decides, goes in front of a node that copies the log now, and none at all while one copies below what has
+         gone before: who came too late for it has to copy the log whole (INV-RPF10), and cleaning, which goes on, lets it come to the end
 INV-CLN5  what grows with what clients wrote is looked up and put in order by the thread: which transactions were aborted, as which keys there are
 One log at a time; reading and writing in a thread, in small steps with pauses between: so that no more than
 `CLEANER_BYTES_PER_S` is read, and no more than a third of the time is worked. Before the first hole: a snapshot of the
@@ -21,7 +23,7 @@ Not here: what is kept (`log.cleaning`).
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -48,6 +50,7 @@ from region_broker.log.segment import (
 from region_broker.partitions.pace import Worker
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
+from region_broker.records.batches import INT64_MAX
 
 logger: Final = logging.getLogger(__name__)
 
@@ -239,6 +242,14 @@ def filth_of(partition: Partition, bound_offset: int, now_ms: int) -> Filth:
     )
 
 
+def drops_below(partition: Partition) -> int:
+    """Return below which offset tombstones and markers may go (INV-CLN7)."""
+    copied_to = partition.copies.copied_to()
+    if copied_to is None:
+        return INT64_MAX
+    return copied_to if copied_to >= partition.log.cleaning.dropped_below else 0
+
+
 def sealed_segments(log: PartitionLog) -> list[Segment]:
     """Return the sealed segments, oldest first."""
     return [segment for segment in log.segments.segments if segment.file is None]
@@ -284,6 +295,7 @@ class _Run:
                 producers=frozenset(log.state.producer_table.ids()),
                 now_ms=parts.clock.wall_ms(),
                 keys_max=parts.keys_max,
+                drops_below=drops_below(partition),
             ),
             self._cache,
         )
@@ -302,11 +314,7 @@ class _Run:
             return
         clean_to = self.cleaning.clean_to
         count = sum(segment.base_offset < clean_to for segment in own)
-        before = CleanMark(
-            first_dirty_offset=state.mark.first_dirty_offset,
-            cleaned_here_below=max(clean_to, state.mark.cleaned_here_below),
-            holes_below=max(clean_to, state.mark.holes_below),
-        )
+        before = CleanMark(cleaned_here_below=clean_to, holes_below=clean_to)
         yield _Step(lambda: self._keep_state(own, clean_to))
         yield _Step(lambda: self._forget_older(clean_to))
         if self.is_void():
@@ -324,13 +332,24 @@ class _Run:
             assert isinstance(done, Rewritten)
             if self._parts.bound_of(self._partition) < clean_to:
                 return  # a mirror has lost what it had: it must not miss what goes here (T13)
-            yield _Step(partial(self._prepare, done))
-            if not self.is_void():
-                path = self._swap(self._segments[start:stop], done)
-                yield _Step(state.settle)
-                yield _Step(partial(self._digest, path))
+            if drops_below(self._partition) < done.dropped_below:
+                return  # a node has begun to copy it meanwhile (INV-CLN7)
+            yield from self._put_in(self._segments[start:stop], done)
         if not self.is_void():
-            yield _Step(lambda: self._mark(replace(before, first_dirty_offset=clean_to)))
+            yield _Step(lambda: self._mark(CleanMark(first_dirty_offset=clean_to)))
+
+    def _put_in(self, old: list[Segment], done: Rewritten) -> Iterator[_Step]:
+        """Let a new segment take the place of others; what it lacks of tombstones and markers is noted before (INV-CLS5)."""
+        state = self._log.cleaning
+        if done.dropped_below > state.dropped_below:
+            yield _Step(lambda: self._mark(CleanMark(dropped_below=done.dropped_below)))
+        if self.is_void():
+            return
+        yield _Step(partial(self._prepare, done))
+        if not self.is_void():
+            path = self._swap(old, done)
+            yield _Step(state.settle)
+            yield _Step(partial(self._digest, path))
 
     def _in_thread(self, work: Iterator[Read | Rewritten]) -> Iterator[_Step]:
         """Yield steps until the generator has ended; `_next` is the last thing that it yielded."""
@@ -377,6 +396,8 @@ class _Run:
         """On the event loop: let names and memory follow what is durable, in one step."""
         log = self._log
         path = old[0].path
+        # In the step that replaces them: what is read before it is told with this number at the latest, what is read behind it with no lower one.
+        log.cleaning.drops += done.dropped_below > 0
         if not log.cleaning.apply(done.swap):
             self._void = True
             return path

@@ -115,7 +115,8 @@ class CutLog:
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Give up all records of the log and go on, empty, where the leader's log starts: it has deleted what this one lacks.
+    """Give up all records of the log and go on, empty, where the leader's log starts: it has deleted what this one lacks, or has dropped what
+    deletes, or decides, what this one has (INV-RPF10).
 
     `LogsStartAt` follows."""
 

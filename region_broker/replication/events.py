@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from idempotency.identity import LeaderEpoch, LogKey, Member
-from region_broker.replication.facts import EpochEnd, EpochStart, InSync, LogHistory
+from region_broker.replication.facts import Drops, EpochEnd, EpochStart, InSync, LogHistory
 
 # -- of both --------------------------------------------------------------------------------------
 
@@ -168,6 +168,7 @@ class LeaderLog(NamedTuple):
     """What a leader answers about a log: `LogHistory.end_of` the leader epoch that it was asked for, and where its log starts.
 
     `held_to`: where its last batch below that end ends; None where it does not say. `starts`: those of newer leader epochs that its batches may not tell (INV-E4).
+    `drops`: None where it does not say, as to who is in sync.
     """
 
     asked: LeaderEpoch
@@ -175,11 +176,12 @@ class LeaderLog(NamedTuple):
     log_start_offset: int
     starts: tuple[EpochStart, ...] = ()
     held_to: int | None = None
+    drops: Drops | None = None
 
 
 class Slice(NamedTuple):
     """What an answer has of one log: records from `position` up to `end_offset` (none where they are equal), `data_bytes` of them, and
-    the leader's marks."""
+    the leader's marks, as they were once these were read."""
 
     key: LogKey
     position: int
@@ -187,6 +189,7 @@ class Slice(NamedTuple):
     high_watermark: int
     log_start_offset: int
     data_bytes: int = 0
+    drops: Drops | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,14 @@ class EpochStart(NamedTuple):
     start_offset: int
 
 
+class Drops(NamedTuple):
+    """What compaction has dropped of a leader's log that deletes, or decides, without a trace: tombstones and markers below `below`, ever; and
+    `times`, which grows with each of them, as long as the leader epoch goes on."""
+
+    below: int
+    times: int
+
+
 class EpochEnd(NamedTuple):
     """The largest leader epoch at or below the one that was asked for, and where it ends."""
 

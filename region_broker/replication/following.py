@@ -8,13 +8,22 @@ INV-RPF4  what is reported is durable here, of the log as it is after it was cut
 INV-RPF5  a leader epoch that is not newer than the one followed changes nothing (R4)
 INV-RPF6  at most `FETCHES_IN_FLIGHT` fetches are under way, and `URGENT_FETCHES_MAX` where logs are new; answers are taken in their order.
           One is always under way; while what came is little, and not durable here yet, the others wait, to go with the report of that
-INV-RPF7  HW of a log here is at most what is durable here, and never goes down
+INV-RPF7  HW of a log here is at most what is durable here, and never goes down, but with a log that is given up (INV-RPF10)
 INV-RPF8  a log start is reported once it is durable here, and as what a start that the leader said in this session came to, never as
           it was before: this log may start above the leader's, and go back there
           1. B alone has an order up to 6 of a leader that is lost. 2. A leads, and starts at 0. 3. B says 6, goes back to 0, as A has
           told it, and A answers an order up to 4. 4. A is lost, and B leads with records that were deleted.
 INV-RPF9  which logs have stopped here, or did not open, is said in a session before, or with, the first report of it, and whenever
           that changes
+
+INV-RPF10 a log that lacks tombstones, or markers, that the leader's has no more is given up, and copied whole: what they deleted would come back,
+          what they aborted would count as committed by the next marker of its producer, or stay open for good. That is so where the
+          leader has dropped one above this log's end, unless all of this log was copied since, under the same leader epoch
+          1. This node is away with `K` at 100. 2. A tombstone for it at 500 is committed, and cleaned away a day later. 3. This node returns with
+          its end at 440, is sent what follows 500, and is in sync. 4. It leads: `K` is there again, for good.
+          Who is in sync is never told (`LeaderLog.drops`), and need not be: it has all that is committed, and nothing else is cleaned. While
+          it copies below, its leader drops no more (INV-CLN7): so it comes to the end however often the log is cleaned, and a session
+          that ends costs it nothing but where something was dropped before the next one
 
 A log goes: *asked* about its history, perhaps several times; *copied*; or *absent*, where the leader does not have it yet and is asked
 again later; or *stopped*, until a session begins with it again. So a log that is made, or is new to the leader, holds up no other.
@@ -63,6 +72,7 @@ from region_broker.replication.events import (
 )
 from region_broker.replication.facts import (
     AskAgain,
+    Drops,
     LogHistory,
     MeetAt,
     compare,
@@ -144,6 +154,8 @@ class FollowingCore:
         self._ask_absent_at_ms: int | None = None
         self._backoff_ms = BACKOFF_MS_MIN
         self._logs: dict[LogKey, _Log] = {}
+        self._begun: dict[LogKey, int] = {}
+        """The logs that were empty when they were compared, or were given up: how often the leader had dropped something by then."""
         self._in_flight = 0
         self._unsynced: set[LogKey] = set()
         """The logs of which little was written here that is not durable yet."""
@@ -233,6 +245,7 @@ class FollowingCore:
             self._effects.append(Disconnect(self._session))
         self._leader_epoch, self._leader = event.leader_epoch, event.leader
         self._backoff_ms = BACKOFF_MS_MIN
+        self._begun.clear()
         self._forget_session()
         self._connect()
 
@@ -284,7 +297,9 @@ class FollowingCore:
             if log is None or log.history is None or answer is None or answer.asked != log.asked:
                 continue
             found = log.compared(log.history, answer)
-            if isinstance(found, MeetAt) and log.high_watermark <= found.offset < log.position:
+            if not isinstance(found, MeetAt) or self._lacks(key, found.offset, answer.drops):
+                continue
+            if log.high_watermark <= found.offset < log.position:
                 cuts[key] = found.offset
         return cuts
 
@@ -303,16 +318,27 @@ class FollowingCore:
                     log.asked = found.leader_epoch
                     again[key] = log
                 else:
-                    self._meet(key, log, found.offset, answer.log_start_offset)
+                    self._meet(key, log, found.offset, answer)
         self._ask(again)
 
-    def _meet(self, key: LogKey, log: _Log, meets_at: int, leaders_start: int) -> None:
-        """Cut the log to where the histories meet, and copy from there on; or stop it (INV-RPF2)."""
+    def _lacks(self, key: LogKey, end_offset: int, drops: Drops | None) -> bool:
+        """Return whether a log that ends there may lack what the leader's has no more (INV-RPF10)."""
+        return (
+            drops is not None and end_offset < drops.below and self._begun.get(key) != drops.times
+        )
+
+    def _meet(self, key: LogKey, log: _Log, meets_at: int, answer: LeaderLog) -> None:
+        """Cut the log to where the histories meet, or begin it anew, and copy from there on; or stop it (INV-RPF2)."""
+        leaders_start = answer.log_start_offset
         if log.high_watermark > max(meets_at, leaders_start):
             log.stage = Stage.STOPPED
             self._effects.append(DivergedBelowHighWatermark(key, meets_at, log.high_watermark))
             return
-        if meets_at < leaders_start:
+        lacks = self._lacks(key, meets_at, answer.drops)
+        has_records = log.history is not None and bool(log.history.epochs)
+        if answer.drops is not None and (lacks or not has_records):
+            self._begun[key] = answer.drops.times
+        if meets_at < leaders_start or (lacks and has_records):
             self._effects.append(StartAt(key, leaders_start))
             log.durable_end = log.high_watermark = log.position = leaders_start
             log.log_start_offset = leaders_start
@@ -330,8 +356,11 @@ class FollowingCore:
         assert self._in_flight > 0, "an answer that nobody asked for"
         self._in_flight -= 1
         copied = [(part, log) for part in slices if (log := self._copied(part.key)) is not None]
-        if any(part.position != log.position for part, log in copied):
-            # A leader that goes on elsewhere than it was told to: compare anew.
+        if any(
+            part.position != log.position or self._lacks(part.key, part.position, part.drops)
+            for part, log in copied
+        ):
+            # A leader that goes on elsewhere than it was told to, or has dropped something in front of this: compare anew.
             self._effects.append(Disconnect(self._session))
             self._pause(now_ms)
             return
@@ -381,6 +410,7 @@ class FollowingCore:
 
     def _remove(self, key: LogKey) -> None:
         log = self._logs.pop(key, None)
+        self._begun.pop(key, None)
         self._unsynced.discard(key)
         self._added.pop(key, None)
         self._to_report.pop(key, None)

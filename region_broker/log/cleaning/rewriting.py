@@ -12,6 +12,7 @@ INV-CLW3  the first batch of each leader epoch that is there stays, without reco
 INV-CLW4  batches behind what the map covers, and damaged ones, are never rewritten: the latter end the run
 INV-CLW5  a batch whose CRC is right and whose records nobody can read is a producer's doing: it stays as it is and
          supersedes nothing, and all tombstones behind it stay, since it may hold what they delete
+INV-CLW7  no tombstone and no marker goes at or above `drops_below`, though its horizon has passed; what each new segment lacks of them is told
 INV-CLW6  a delete horizon is a time of 64 bits, whatever the topic says: the last there is stands for one beyond it; a
          marker that can be given none stays as it is
 The last batch of each new segment stays, without records if need be: a segment ends where it ended, so no offset is
@@ -71,7 +72,7 @@ class CleaningTask:
 
     `segments` are all sealed ones that may be cleaned, `sealed` are those and all behind: a transaction that began below may have its marker
     there. `aborted` are those that no sealed segment names yet, `aborted_bound` is above all markers that count. `producers` are the ids that
-    the partition knows.
+    the partition knows. `drops_below`: tombstones and markers stay from there on.
     """
 
     folder: Path
@@ -84,6 +85,7 @@ class CleaningTask:
     producers: Set[int]
     now_ms: int
     keys_max: int
+    drops_below: int = INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,14 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A group is written and synced: `fresh` is to take the place of `old`."""
+    """A group is written and synced: `fresh` is to take the place of `old`. `dropped_below`: tombstones or markers that were in `old` and are
+    not in `fresh` lie below it; 0: none."""
 
     old: tuple[Segment, ...]
     fresh: Segment
     summary: SegmentSummary
     swap: Swap
+    dropped_below: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ class Cleaning:
         self._aborted: Sequence[AbortedTxn] = ()
         self._leader_epoch = NO_LEADER_EPOCH
         """Of the batch that was copied last; groups are rewritten from the log's front on, one after the other."""
+        self._dropped_below = 0
+        """Of the group that is written now."""
         self.removed_bytes = 0
         self.unread: list[int] = []
         """Base offsets of the batches whose records could not be read."""
@@ -220,6 +226,7 @@ class Cleaning:
     ) -> Iterator[Read | Rewritten]:
         """Write one group anew; the last thing yielded is what came of it, unless nothing changed."""
         first, last = old[0], old[-1]
+        self._dropped_below = 0
         path = cleaned_path(first.path)
         file = self._disk.open(path, create=True)
         try:
@@ -241,7 +248,7 @@ class Cleaning:
         self._disk.fsync_dir(self._task.folder)
         self.removed_bytes += sum(segment.size_bytes for segment in old) - fresh.size_bytes
         swap = Swap(tuple(segment.base_offset for segment in old))
-        yield Rewritten(tuple(old), fresh, summary, swap)
+        yield Rewritten(tuple(old), fresh, summary, swap, self._dropped_below)
 
     def _write(self, path: Path, suffix: str, data: bytes) -> None:
         self._disk.write_file_atomic(cleaned_path(path.with_suffix(suffix)), data)
@@ -267,6 +274,8 @@ class Cleaning:
             if kept is None and (stays or self._names_a_producer(header)):
                 # A marker stays whole: it is what a reader's, and our own, replay goes by.
                 kept = batch if header.is_control else emptied(header)
+            if kept is None and header.is_control:
+                self._dropped_below = max(self._dropped_below, header.next_offset)
             if kept is not None:
                 parts.append(kept)
                 fresh.note_batch(header if kept is batch else read_header(kept))
@@ -282,12 +291,16 @@ class Cleaning:
             return batch
         if aborted:
             return None
-        horizon_ms = delete_horizon_ms(header)
-        spent = horizon_ms is not None and horizon_ms <= self._task.now_ms and not self.unread
+        spent = self._is_spent(header) and not self.unread
         newest = self._map.newest
 
         def keeps(offset: int, key: bytes | None, has_value: bool) -> bool:
-            return key is not None and offset >= newest(key) and (has_value or not spent)
+            if key is None or offset < newest(key):
+                return False
+            if has_value or not spent:
+                return True
+            self._dropped_below = max(self._dropped_below, offset + 1)
+            return False
 
         try:
             return filtered(batch, header, keeps, self._new_horizon_ms())
@@ -301,13 +314,18 @@ class Cleaning:
         alone = txns.marker(header, read_marker(batch))
         if not alone or header.next_offset > self._map.end_offset:
             return batch
-        horizon_ms = delete_horizon_ms(header)
-        if horizon_ms is None:
+        if delete_horizon_ms(header) is None:
             try:
                 return with_delete_horizon(batch, header, self._new_horizon_ms())
             except RecordsError:
                 return batch
-        return batch if horizon_ms > self._task.now_ms else None
+        return None if self._is_spent(header) else batch
+
+    def _is_spent(self, header: BatchHeader) -> bool:
+        """Return whether the time of a batch's tombstones, or of a marker, is over, and they may go (INV-CLW7)."""
+        horizon_ms = delete_horizon_ms(header)
+        is_over = horizon_ms is not None and horizon_ms <= self._task.now_ms
+        return is_over and header.next_offset <= self._task.drops_below
 
     def _new_horizon_ms(self) -> int:
         """Return from when on what is cleaned now may go (INV-CLW6)."""

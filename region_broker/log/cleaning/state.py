@@ -4,6 +4,7 @@
     <offset>.snapshot.cleaned                                the state there, until it is known that it counts
     swap                                                     the durable step: from here on the new ones count
     cleaned                                                  where holes may lie, and up to where it is clean
+    dropped                                                  below what tombstones, or markers, have gone
 
 INV-CLS1  a crash at any point leaves the old segments or the new one: `swap` is done again at the next start if it is
          there, else what is called `.cleaned` is removed
@@ -12,13 +13,17 @@ INV-CLS2  before anything else changes which segments there are, a swap under wa
          done again before the next cleaning
 INV-CLS4  at most one at a time writes segments of a log anew, the cleaner or the mender: both name their files alike
 INV-CLS3  offsets are missing only below `holes_below`, which is durable before the first of them is
+INV-CLS5  tombstones, and markers that stood alone, have gone only below `dropped_below`, which is durable before the first of them goes, here or
+         in the log that this one was copied from. A version that does not know of it leaves another `cleaned` than `dropped` was written beside:
+         then that is not believed, and any of them may have gone below `holes_below`
 
 Not here: what is kept (`rewriting`).
 """
 
+import logging
 import struct
 import threading
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final
@@ -35,16 +40,22 @@ from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpac
 from region_broker.log.indexes.producer_snapshots import remove_below
 from region_broker.ports.disk import Disk
 
+logger: Final = logging.getLogger(__name__)
+
 SWAP_NAME: Final = "swap"
 MARK_NAME: Final = "cleaned"
+DROPPED_NAME: Final = "dropped"
 CLEANED_SUFFIX: Final = ".cleaned"
 DIGEST_SUFFIX: Final = ".hdr"
 SEGMENT_SUFFIXES: Final = (ABORTED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
 _SWAP_MAGIC: Final = b"TMSW"
 _MARK_MAGIC: Final = b"TMCL"
+_DROPPED_MAGIC: Final = b"TMDR"
 _VERSION: Final = 1
 _OFFSET: Final = struct.Struct(">q")
 _MARK: Final = struct.Struct(">qqq")
+_DROPPED: Final = struct.Struct(">qqqq")
+"""The mark that it was written beside, and its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +74,14 @@ class CleanMark:
     """Offsets may be missing below `holes_below`; no key has two values below `first_dirty_offset`.
 
     Below `cleaned_here_below` this region itself removed what records up to there superseded: without those, it has
-    lost both. What a mirror copied with holes is not so: the log it came from has the rest.
+    lost both. What a mirror copied with holes is not so: the log it came from has the rest. Below `dropped_below` tombstones
+    and markers may have gone: what they told of lies in no copy that was made since, but may lie in one from before.
     """
 
     first_dirty_offset: int = 0
     cleaned_here_below: int = 0
     holes_below: int = 0
+    dropped_below: int = 0
 
 
 NEVER_CLEANED: Final = CleanMark()
@@ -92,6 +105,8 @@ class CleaningState:
         self._swap: Swap | None = None
         self._is_taken = False
         self.mark = mark
+        self.drops = 0
+        """Grows with each segment that takes the place of others without tombstones or markers that these had."""
         self.interruptions = 0
         """Grows whenever the log was cut, shortened or closed: a run that began before is void."""
         self.given_up = False
@@ -112,6 +127,11 @@ class CleaningState:
         """Below it offsets may be missing."""
         return self.mark.holes_below
 
+    @property
+    def dropped_below(self) -> int:
+        """Below it tombstones and markers may have gone (INV-CLS5)."""
+        return self.mark.dropped_below
+
     def check_cut(self, offset: int) -> None:
         """Raise CutIntoCleaned if a cut at `offset` would lose values with what took their place."""
         if offset < self.mark.cleaned_here_below:
@@ -121,13 +141,17 @@ class CleaningState:
             )
 
     def note(self, mark: CleanMark, interruptions: int | None = None) -> bool:
-        """Make a mark durable, unless the log was interrupted since; tell which. Raises OSError."""
+        """Move a mark on, durably, unless the log was interrupted since; tell which. Each offset is the higher of what it was and is
+        to be: a run and what is copied meanwhile note theirs beside each other. Raises OSError."""
         with self._lock:
             if interruptions not in (None, self.interruptions):
                 return False
-            offsets = (mark.first_dirty_offset, mark.cleaned_here_below, mark.holes_below)
-            frame = pack_frame(_MARK_MAGIC, _VERSION, _MARK.pack(*offsets))
+            mark = CleanMark(*map(max, astuple(self.mark), astuple(mark)))
+            *known, dropped_below = astuple(mark)
+            frame = pack_frame(_MARK_MAGIC, _VERSION, _MARK.pack(*known))
             self._disk.write_file_atomic(self._folder / MARK_NAME, frame)
+            frame = pack_frame(_DROPPED_MAGIC, _VERSION, _DROPPED.pack(*known, dropped_below))
+            self._disk.write_file_atomic(self._folder / DROPPED_NAME, frame)
             self.mark = mark
             return True
 
@@ -216,8 +240,14 @@ class CleaningState:
     def forget(self) -> None:
         """Start without holes, durably: the log has been emptied. Raises OSError."""
         with self._lock:
-            if self._disk.exists(self._folder / MARK_NAME):
-                self._disk.remove(self._folder / MARK_NAME)
+            found = [
+                path
+                for path in (self._folder / MARK_NAME, self._folder / DROPPED_NAME)
+                if self._disk.exists(path)
+            ]
+            for path in found:
+                self._disk.remove(path)
+            if found:
                 self._disk.fsync_dir(self._folder)
             self.mark = NEVER_CLEANED
 
@@ -231,9 +261,25 @@ def read_mark(disk: Disk, folder: Path) -> CleanMark:
     if not disk.exists(path):
         return NEVER_CLEANED
     try:
-        return CleanMark(*_MARK.unpack(unpack_frame(_MARK_MAGIC, _VERSION, disk.read_file(path))))
+        mark = CleanMark(*_MARK.unpack(unpack_frame(_MARK_MAGIC, _VERSION, disk.read_file(path))))
     except struct.error as error:
         raise FrameError(f"{path}: {error}") from error
+    return replace(mark, dropped_below=_read_dropped(disk, folder, mark))
+
+
+def _read_dropped(disk: Disk, folder: Path, mark: CleanMark) -> int:
+    """Return below which offset tombstones and markers may have gone (INV-CLS5): at most where holes are, or may have been copied."""
+    path = folder / DROPPED_NAME
+    if not disk.exists(path):
+        return mark.holes_below
+    try:
+        payload = unpack_frame(_DROPPED_MAGIC, _VERSION, disk.read_file(path))
+        *beside, dropped_below = _DROPPED.unpack(payload)
+    except (FrameError, struct.error) as error:
+        logger.warning("%s is not believed: %s", path, error)
+        return mark.holes_below
+    is_believed = tuple(beside) == astuple(mark)[: len(beside)]
+    return int(dropped_below if is_believed else max(dropped_below, mark.holes_below))
 
 
 def finish_swap(disk: Disk, folder: Path) -> None:

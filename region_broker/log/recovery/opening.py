@@ -18,6 +18,7 @@ from typing import Final
 
 from idempotency.partition_state import PartitionState
 from region_broker.log.cleaning.state import (
+    DROPPED_NAME,
     MARK_NAME,
     NEVER_CLEANED,
     CleanMark,
@@ -41,7 +42,7 @@ from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk, sync_as_found
 
 logger: Final = logging.getLogger(__name__)
 
-_DECIDING: Final = frozenset({MARK_NAME, LOG_START_NAME})
+_DECIDING: Final = frozenset({MARK_NAME, DROPPED_NAME, LOG_START_NAME})
 """Small files of a log that count also where nothing has changed since it was closed."""
 _OF_SEGMENTS: Final = (INDEX_SUFFIX, ABORTED_SUFFIX, RECOVERY_CHECKPOINT_SUFFIX)
 

@@ -13,7 +13,7 @@ from region_broker.log.log_setup import LogListener
 class Copies:
     """Of one log. What is told must be cheap: it runs within the change."""
 
-    __slots__ = ("_listener", "_mark_dirty", "on_cut", "on_durable", "on_order")
+    __slots__ = ("_listener", "_mark_dirty", "copied_to", "on_cut", "on_durable", "on_order")
 
     def __init__(self, listener: LogListener) -> None:
         """Tell nobody."""
@@ -25,11 +25,13 @@ class Copies:
         """Called when the log's end was moved by a cut, its records were given up, or its start went back, before anybody else hears of it."""
         self.on_order: Callable[[], None] = _nobody
         """Called when an order to delete is durable here."""
+        self.copied_to: Callable[[], int | None] = _nobody
+        """Up to where all have it who copy it from here now; None where nobody does."""
 
     def tell_durable(self, on_durable: Callable[[], None] | None) -> None:
-        """Let `on_durable` be told, in place of whoever was; None: nobody, nor of orders."""
+        """Let `on_durable` be told, in place of whoever was; None: nobody, nor of orders. Nobody copies from here as yet."""
         self.on_durable = _nobody if on_durable is None else on_durable
-        self.on_order = _nobody
+        self.on_order = self.copied_to = _nobody
 
     def tell_cut(self, on_cut: Callable[[], None] | None) -> None:
         """Let `on_cut` be told, in place of whoever was; None: nobody."""

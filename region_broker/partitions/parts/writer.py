@@ -9,13 +9,13 @@ Not here: what a mirror may take (`mirrored_batches`), sequence rules (`Partitio
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import msgspec
 
 from idempotency.identity import LeaderEpoch
 from idempotency.partition_state import Verdict
 from idempotency.record_batch import BatchHeader, Buffer, read_header
+from region_broker.log.cleaning.state import CleanMark
 from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.admission import (
@@ -61,6 +61,8 @@ class PartitionWriter:
         self._producers = producers
         self.cleaned_at_primary = 0
         """How far the primary region has cleaned this log, as it said last: a mirror goes no further (T13)."""
+        self.dropped_at_primary = 0
+        """Below what tombstones and markers have gone where this log is copied from; as far as that was cleaned, where it does not say."""
         self.leader_starts: Sequence[tuple[LeaderEpoch, int]] = ()
         """Where leader epochs start, as the leader of the region has said of this copy: for where offsets are missing (INV-E4)."""
         self.written_bytes = 0
@@ -212,10 +214,13 @@ class PartitionWriter:
         cleaning = self._log.cleaning
         end_offset, newest = self._content.end_offset, self._content.epochs.latest
         found = check_mirrored(self._tp, data, LogTail(end_offset, newest, self.cleaned_at_primary))
-        if found.has_holes and self.cleaned_at_primary > cleaning.holes_below:
-            # Durable before the first hole: a start must tell holes from losses (INV-CLS3).
+        holes_below = self.cleaned_at_primary if found.has_holes else 0
+        dropped_below = self.dropped_at_primary if end_offset < self.dropped_at_primary else 0
+        if holes_below > cleaning.holes_below or dropped_below > cleaning.dropped_below:
+            # Durable before the first hole: a start must tell holes from losses (INV-CLS3), and a leader of what it copied what is not
+            # in it (INV-CLS5).
             with self._trimming.stops_on_disk_errors("noting holes"):
-                cleaning.note(replace(cleaning.mark, holes_below=self.cleaned_at_primary))
+                cleaning.note(CleanMark(holes_below=holes_below, dropped_below=dropped_below))
         return found
 
 

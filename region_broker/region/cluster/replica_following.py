@@ -74,6 +74,7 @@ from region_broker.replication.events import (
     Slice,
     Ticked,
 )
+from region_broker.replication.facts import Drops
 from region_broker.replication.following import FollowingCore, Stage
 
 TICK_MS: Final = 50
@@ -301,6 +302,8 @@ class ReplicaFollowing:
         sent, data = self._answer[part.key]
         writer = partition.writer
         writer.cleaned_at_primary = max(writer.cleaned_at_primary, sent.cleaned_below)
+        dropped_below = sent.cleaned_below if sent.drops is None else sent.drops[0]
+        writer.dropped_at_primary = max(writer.dropped_at_primary, dropped_below)
         try:
             end_offset = writer.append_mirrored(data)
         except PartitionFailed:
@@ -509,6 +512,7 @@ class ReplicaFollowing:
                     part.high_watermark,
                     start,
                     part.data_bytes,
+                    None if part.drops is None else Drops(*part.drops),
                 )
             )
         self._tell(Fetched(line.session, tuple(slices)))

@@ -25,6 +25,8 @@ from functools import partial
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey, Member
 from idempotency.ports import Clock
 from region_broker.controller.cluster_commands import ChangeGroupInSync, ChangeInSync
@@ -36,7 +38,7 @@ from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX
 from region_broker.log.failures import LogError, NotLeader
 from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.min_in_sync import Wishes
-from region_broker.region.cluster.replica_logs import LogSet, history_of
+from region_broker.region.cluster.replica_logs import LogSet, drops_of, history_of
 from region_broker.region.cluster.replica_messages import (
     CONNECTION_ENDED,
     LEADS_ANEW,
@@ -446,21 +448,24 @@ class ReplicaLeading:
         yielding = CooperativeYield()
         for asked in message.logs:
             await yielding.row()
-            found += await self._found(term, asked)
+            found += await self._found(term, asked, session.member)
         self._admit(session, message.leader_epoch)
         return CheckedReplicaLogs(logs=tuple(found))
 
-    async def _found(self, term: LeaderTerm, asked: AskedLog) -> list[FoundLog]:
+    async def _found(self, term: LeaderTerm, asked: AskedLog, member: Member) -> list[FoundLog]:
         """Return where the leader epoch ends in a log that is led here; nothing for another one, or one that cannot be read there now."""
         partition = term.logs.get(asked.key)
         if partition is None:
             return []
         try:
-            return [
-                await self._parts.partitions.cold_reads.read(partial(_look_up, partition, asked))
-            ]
+            found = await self._parts.partitions.cold_reads.read(
+                partial(_look_up, partition, asked)
+            )
         except LogError:
             return []  # said and counted by the partition; the follower asks again
+        if member in term.core.in_sync.members:
+            return [found]  # it has all that is cleaned, and is to give nothing up (INV-RPF10)
+        return [msgspec.structs.replace(found, drops=drops_of(partition))]
 
     async def fetch(
         self, session: NodeSession, message: ReplicaFetch, _attachment: memoryview

@@ -32,7 +32,7 @@ from region_broker.region.peers.node_protocol import REPLICA
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
 from region_broker.replication.effects import CheckEpochs, SendFetch, SendReport
 from region_broker.replication.events import LeaderLog
-from region_broker.replication.facts import EpochEnd, EpochStart
+from region_broker.replication.facts import Drops, EpochEnd, EpochStart
 
 FETCH_BYTES_MAX: Final = 4 * MIB
 FETCH_WAIT_MS: Final = 500
@@ -273,7 +273,8 @@ def _leader_log(asked: AskedLog, found: FoundLog) -> LeaderLog:
     if found.held_to is not None and found.held_to > found.end_offset:
         raise CannotBe(f"{found.key.encode()}: an epoch's last batch ends behind it: {found}")
     starts = tuple(EpochStart(*each) for each in found.starts)
-    return LeaderLog(found.asked, end, found.log_start_offset, starts, found.held_to)
+    drops = None if found.drops is None else Drops(*found.drops)
+    return LeaderLog(found.asked, end, found.log_start_offset, starts, found.held_to, drops)
 
 
 def _parts_of(

@@ -80,6 +80,11 @@ def history_of(partition: Partition) -> LogHistory:
     return LogHistory(starts, partition.kept_from, end_offset)
 
 
+def drops_of(partition: Partition) -> tuple[int, int]:
+    """Return what compaction has dropped of the log here, as `Drops` has it; after the log was read (INV-RPF10)."""
+    return partition.log.cleaning.dropped_below, partition.log.cleaning.drops
+
+
 def local_log(partition: Partition) -> LocalLog:
     """Return the log as a follower begins a session with it."""
     return LocalLog(

@@ -26,6 +26,8 @@ from region_broker.region.peers.protocol import (
 )
 
 LOGS_CHECKED_AT_ONCE: Final = 1_000
+Drops: TypeAlias = tuple[Offset, Offset] | None
+"""As `replication.facts.Drops` has it; None to who is in sync, and from a version that does not tell."""
 STARTS_MAX: Final = 100
 """Starts of leader epochs that are told of one log, the newest ones."""
 NOT_LEADING: Final = "not-leading"
@@ -65,6 +67,7 @@ class FoundLog(msgspec.Struct, frozen=True, array_like=True):
     log_start_offset: Offset
     starts: Annotated[tuple[tuple[Epoch, Offset], ...], msgspec.Meta(max_length=STARTS_MAX)] = ()
     held_to: Offset | None = None
+    drops: Drops = None
 
     @property
     def key(self) -> LogKey:
@@ -147,6 +150,7 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
     log_end_offset: Offset
     unsent_bytes: Offset
     kept_from: Offset | None = None
+    drops: Drops = None
 
     @property
     def key(self) -> LogKey:

@@ -37,6 +37,7 @@ from region_broker.log import group_commit
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.partitions.partition import Partition
+from region_broker.region.cluster.replica_logs import drops_of
 from region_broker.region.cluster.replica_messages import (
     OUT_OF_RANGE,
     ReplicaFetch,
@@ -361,7 +362,7 @@ class FetchSession:
         self._told[key] = marks
         part = ReplicaPart(
             key.topic_id, key.partition, position, end_offset, len(data), *marks[:2], partition.log.cleaning.holes_below,
-            partition.log_end_offset, unsent_bytes, marks[2],
+            partition.log_end_offset, unsent_bytes, marks[2], drops_of(partition) if self.pace.applies() else None,
         )  # fmt: skip
         return part, data, batch_count
 

@@ -14,6 +14,8 @@ INV-RTM5 whoever leads is sure to do so only while it has heard another member i
          1. A leader is cut off, or its process stands still. 2. Another one is elected, and acknowledges records. 3. A client asks the
          former one again, which has not heard of that: an offset beyond its end is no reason to begin anew, and a sequence
          behind a gap is no fault of its producer.
+INV-RTM6 of whom a log waits for with what is dropped of it (INV-CLN7) a connection that ends takes nothing away for `COMES_BACK_MS`: else
+         one that ends now and then, beside a log that is cleaned all the time, would have it copied from its start again and again
 
 What is durable is told once for all logs of a group commit, in the turn after it.
 Not here: messages (`replica_leading`), bytes (`replica_sending`).
@@ -72,6 +74,8 @@ from region_broker.replication.leading import LeadingCore, LeadingSettings
 
 SURE_MS: Final = 750
 """An idle follower is heard every 500 ms (`FETCH_WAIT_MS`); nobody is elected sooner than a session's time-out after the last sign of life."""
+COMES_BACK_MS: Final = 60_000
+"""A follower connects again within 2 s (`BACKOFF_MS_MAX`), once both hear that the connection has ended."""
 
 _log: Final = logging.getLogger("tidemark.replication")
 
@@ -118,6 +122,8 @@ class LeaderTerm:
         self._is_over = False
         self._min_in_sync: dict[LogKey, int] = {}
         self._followers: dict[NodeSession, FetchSession] = {}
+        self._left: dict[Member, tuple[int, dict[LogKey, int]]] = {}
+        """When the last connection of each follower ended, and up to where it had been sent what."""
         self._heard_ms: dict[Member, int | None] = {}
         """When each follower was heard last; None for one that has left since."""
         self._begun_ms = parts.clock.monotonic_ms()
@@ -135,7 +141,7 @@ class LeaderTerm:
         assert leadership.leader_epoch == self.leader_epoch, (leadership, self.leader_epoch)
         core = self.core.anew(in_sync_of(leadership), self._parts.clock.monotonic_ms())
         term = LeaderTerm(self._parts, leadership, core)
-        term._stopped = self._stopped
+        term._stopped, term._left = self._stopped, self._left
         term._heard_ms, term._begun_ms = self._heard_ms, self._begun_ms
         return term
 
@@ -173,8 +179,9 @@ class LeaderTerm:
                 _log.info("min.insync.replicas=%d is reached again", min_in_sync)
             case WentBack(member, keys):
                 _log.error(
-                    "node %s has less of %d logs than it said under this leader epoch (%s first): its folder is an older"
-                    " copy, or its disk lied. It is taken out of the in-sync set: empty its folder",
+                    "node %s has less of %d logs than it said under this leader epoch (%s first), and is not in sync until it has all of them."
+                    " Where its own log says that it starts these again, it copies them whole; else its folder is an older copy, or its"
+                    " disk lied: empty its folder",
                     member, len(keys), keys[0].encode(),
                 )  # fmt: skip
             case Deposed(leader_epoch):
@@ -230,6 +237,7 @@ class LeaderTerm:
         partition.copies.tell_durable(partial(self._on_durable, partition))
         partition.copies.tell_cut(self._on_cut)
         partition.copies.on_order = partial(self._on_order, partition)
+        partition.copies.copied_to = partial(self._copied_to, key)
         agreed_start = partition.commits.agreed_start if self._goes_on else 0
         partition.commits.agree_on_start(agreed_start)
         known = noted_high_watermark(partition)
@@ -268,6 +276,28 @@ class LeaderTerm:
 
     def _on_order(self, partition: Partition) -> None:
         self.tell(LogStartMoved(partition.key, partition.log_start_offset))
+
+    def _copied_to(self, key: LogKey) -> int | None:
+        """Return up to where all have a log who copy it, or did a moment ago (INV-RTM6); None where nobody does."""
+        since_ms = self._parts.clock.monotonic_ms() - COMES_BACK_MS
+        found = {
+            member: positions[key]
+            for member, (left_ms, positions) in self._left.items()
+            if left_ms >= since_ms and key in positions
+        }
+        for session, following in self._followers.items():
+            if key in following.positions:
+                found[session.member] = following.positions[key]
+        return min(found.values(), default=None)
+
+    def _leave(self, member: Member, following: FetchSession) -> None:
+        now_ms = self._parts.clock.monotonic_ms()
+        for other, (left_ms, _) in list(self._left.items()):
+            if left_ms < now_ms - COMES_BACK_MS:
+                del self._left[other]
+        if following.positions:
+            self._left[member] = now_ms, dict(following.positions)
+        following.close()
 
     def _tell_durable(self) -> None:
         moved, self._moved = self._moved, {}
@@ -381,7 +411,7 @@ class LeaderTerm:
         self.takes_readers(session, takes=False)
         following = self._followers.pop(session, None)
         if following is not None:
-            following.close()
+            self._leave(session.member, following)
             if all(other.member != session.member for other in self._followers):
                 self._heard_ms[session.member] = None
             self.tell(FollowerLost(session.member, session.session_id))
@@ -416,8 +446,8 @@ class LeaderTerm:
         """Lead no more: nothing moves, and followers that wait are sent away (INV-RTM2)."""
         self._is_over = True
         self._settled.set()
-        for session in list(self._followers.values()):
-            session.close()
+        for session, following in list(self._followers.items()):
+            self._leave(session.member, following)
         self._followers.clear()
         for partition in self.logs.values():
             partition.copies.tell_durable(None)

@@ -192,9 +192,9 @@ class MirrorPartitions(TidemarkLog):
         """Note how far the primary has cleaned the log (T13)."""
         partition = self._partitions.by_id(key.topic_id, key.partition)
         if partition is not None:
-            partition.writer.cleaned_at_primary = max(
-                partition.writer.cleaned_at_primary, cleaned_below
-            )
+            writer = partition.writer
+            writer.cleaned_at_primary = max(writer.cleaned_at_primary, cleaned_below)
+            writer.dropped_at_primary = max(writer.dropped_at_primary, cleaned_below)
 
     def start_at(self, key: LogKey, offset: int) -> None:
         """Let an empty log begin at `offset`, where the primary's begins; raises `LinkFailed`."""

@@ -305,8 +305,8 @@ MUTANTS: Final = (
         "what-the-leader-has-deleted-is-asked-for", "INV-RPF1", "INV-RPJ8",
         (
             "following:FollowingCore._meet",
-            "if meets_at < leaders_start:",
-            "if False:",
+            "if meets_at < leaders_start or",
+            "if False or",
         ),
     ),
     _mutant(

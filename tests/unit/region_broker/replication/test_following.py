@@ -36,7 +36,7 @@ from region_broker.replication.events import (
     Slice,
     Ticked,
 )
-from region_broker.replication.facts import LATEST, EpochEnd, EpochStart, LogHistory
+from region_broker.replication.facts import LATEST, Drops, EpochEnd, EpochStart, LogHistory
 from region_broker.replication.following import (
     ASK_AGAIN_MS,
     BACKOFF_MS_MAX,
@@ -274,6 +274,90 @@ def test_INV_RPH4_INV_RPF2_what_parts_below_the_leaders_last_batch_stops_as_ever
     follower.connected(x=local((E1, 0), (E2, 100), end=180, hw=150))
     [stopped, *_] = follower.checked((X, LeaderLog(E2, EpochEnd(E1, 200), 0, held_to=120)))
     assert stopped == DivergedBelowHighWatermark(X, 100, 150)
+
+
+# -- what a leader has dropped --------------------------------------------------------------------
+
+
+def dropped(end: int, below: int, times: int = 1, start: int = 0) -> LeaderLog:
+    """Return the answer of a leader of epoch 1 whose log ends at `end`, and has been cleaned."""
+    return answer(E1, E1, end, start)._replace(drops=Drops(below, times))
+
+
+def returning(drops: LeaderLog, end: int = 440, hw: int = 0) -> list[FollowerEffect]:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=end, hw=hw))
+    assert follower.core.cuts_by({X: drops}) == {}
+    return follower.checked((X, drops))[:2]
+
+
+def test_INV_RPF10_what_ends_below_a_dropped_tombstone_is_given_up_and_copied_whole() -> None:
+    assert returning(dropped(2000, below=501), hw=400) == [
+        StartAt(X, 0),
+        SendFetch(1, {X: 0}, (), {X: 0}, {}),
+    ]
+    assert returning(dropped(2000, below=501, start=30))[0] == StartAt(X, 30)
+
+
+@pytest.mark.parametrize("below", [440, 1, 0])
+def test_INV_RPF10_what_has_all_that_was_dropped_is_copied_on(below: int) -> None:
+    assert returning(dropped(2000, below))[0] == SendFetch(1, {X: 440}, (), {X: 440}, {})
+
+
+def test_INV_RPF10_who_is_told_nothing_copies_on() -> None:
+    """Who is in sync, and whose leader is of an older version."""
+    assert returning(answer(E1, E1, 2000))[0] == SendFetch(1, {X: 440}, (), {X: 440}, {})
+
+
+def test_INV_RPF10_INV_RPF2_what_parts_below_hw_stops_though_something_was_dropped() -> None:
+    assert returning(dropped(300, below=501), hw=400)[0] == DivergedBelowHighWatermark(X, 300, 400)
+
+
+def begun_anew() -> Follower:
+    """Return a follower that has given up X, and has copied 100 records of it, when the session ends."""
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=440))
+    follower.checked((X, dropped(2000, below=501)))
+    follower.fetched(Slice(X, 0, 100, 2000, 0, 10, Drops(501, 1)))
+    follower.step(ConnectionBroken(1))
+    follower.now_ms = BACKOFF_MS_MIN
+    assert follower.step(Ticked()) == [Connect(2, A, E5)]
+    follower.step(Connected(2, {X: local((E1, 0), end=100)}))
+    return follower
+
+
+@pytest.mark.parametrize(("times", "goes_on_at"), [(1, 100), (2, 0)])
+def test_INV_RPF10_a_copy_begun_anew_goes_on_unless_something_was_dropped_since(
+    times: int, goes_on_at: int
+) -> None:
+    follower = begun_anew()
+    effects = follower.step(EpochsChecked(2, {X: dropped(2000, 501, times)}))
+    assert fetches(effects)[0] == SendFetch(2, {X: goes_on_at}, (), {X: goes_on_at}, {})
+    assert (StartAt(X, 0) in effects) is (times == 2)
+
+
+def test_INV_RPF10_another_leader_counts_for_itself() -> None:
+    follower = begun_anew()
+    follower.step(FollowLeader(LeaderEpoch(6), B))
+    follower.step(Connected(3, {X: local((E1, 0), end=100)}))
+    assert StartAt(X, 0) in follower.step(EpochsChecked(3, {X: dropped(2000, 501)}))
+
+
+def test_INV_RPF10_a_log_that_was_empty_is_no_older_than_what_was_dropped_before() -> None:
+    follower = Follower()
+    follower.connected(x=local(end=0))
+    told = dropped(2000, below=501)._replace(asked=LATEST)
+    effects = follower.checked((X, told))
+    assert effects[0] == SendFetch(1, {X: 0}, (), {X: 0}, {})
+    assert Disconnect(1) not in follower.fetched(Slice(X, 0, 10, 2000, 0, 10, Drops(501, 1)))
+    effects = follower.fetched(Slice(X, 10, 20, 2000, 0, 10, Drops(501, 2)))
+    assert effects == [Disconnect(1)], "a tombstone may lie in front of 10 no more"
+
+
+def test_INV_RPF10_what_is_dropped_in_front_of_what_is_copied_has_it_compared_anew() -> None:
+    follower = copying(end=3)
+    assert Disconnect(1) not in follower.fetched(Slice(X, 3, 5, 5, 0, 0, Drops(3, 1)))
+    assert follower.fetched(Slice(X, 5, 9, 9, 0, 0, Drops(7, 2))) == [Disconnect(1)]
 
 
 # -- logs that come and go ------------------------------------------------------------------------

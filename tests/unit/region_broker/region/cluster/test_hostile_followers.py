@@ -133,7 +133,9 @@ def test_positions_out_of_range_are_refused_and_foreign_logs_are_not_kept() -> N
             answer = await client.call(
                 CheckReplicaLogs(leader_epoch=epoch, logs=asked), CheckedReplicaLogs
             )
-            assert answer.logs == (FoundLog(TOPIC_ID, 0, epoch, epoch, 3, 0, held_to=3),)
+            assert answer.logs == (
+                FoundLog(TOPIC_ID, 0, epoch, epoch, 3, 0, held_to=3, drops=(0, 0)),
+            )
 
     run_simulated(main(), 1)
 
