@@ -32,15 +32,6 @@ class OwnThread:
         return asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
-def _may_be_cleaned(partition: Partition) -> bool:
-    """Return whether a log is cleaned here: where other nodes of the region copy it, at its leader alone, once that knows what is
-    committed. They copy what it has, also what is missing in it.
-    """
-    if partition.log.durability.committed_offset is None:
-        return True
-    return partition.is_leader and partition.high_watermark >= partition.state.forgotten_below
-
-
 def of_main_group(image: MetadataImage, logs: Iterable[Partition]) -> Iterator[Partition]:
     """Yield the logs that may be cleaned while leaders are spread: one that became compacted in a data group waits until they are
     gathered, as only the main leader knows how far mirrors are.
@@ -63,9 +54,7 @@ def compose_cleaner(
     )
     return Cleaner(
         CleanerParts(
-            partitions=lambda: filter(
-                _may_be_cleaned, of_main_group(storage.metadata.image, storage.partitions)
-            ),
+            partitions=lambda: of_main_group(storage.metadata.image, storage.partitions),
             bound_of=bounds.bound_of,
             disk=ports.disk,
             clock=ports.clock,

@@ -5,6 +5,8 @@ INV-CLN3  a log is cleaned below the bound it is given only: the last stable off
          domain has reached (T13)
 INV-CLN4  whatever goes wrong with one log, but for a broken assertion of ours, the others are cleaned: what nobody thought of is told
          once, and that log is not cleaned again by this process
+INV-CLN8  a log is cleaned only where all that was forgotten here of its transactions is known to be committed: a node that starts knows of
+         less at first, and cannot tell what is decided
 INV-CLN6  a run goes by what is judged in the step that takes hold of the log: which log is the dirtiest is an older opinion
          1. A log is judged: two segments are below the bound. 2. The thread looks into another log; an order deletes the oldest
          segment of the first. 3. Its first two segments are others now: one was never judged, its open transaction would count as committed.
@@ -226,7 +228,9 @@ class Cleaner:
 
 def _may_be_cleaned(partition: Partition) -> bool:
     log = partition.log
-    return log.config.compacts and log.is_running and not log.cleaning.given_up
+    if not log.config.compacts or not log.is_running or log.cleaning.given_up:
+        return False
+    return partition.high_watermark >= log.state.forgotten_below  # INV-CLN8
 
 
 def filth_of(partition: Partition, bound_offset: int, now_ms: int) -> Filth:

@@ -45,6 +45,11 @@ class Trimming:
         self._log = log
         self._start = start
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether the log was copied last from the node that leads this region; not where it leads, or mirrors another region itself."""
+        return self.leader_keeps_from is not None
+
     @contextmanager
     def stops_on_disk_errors(self, work: str) -> Iterator[None]:
         """Stop the partition if the disk fails at `work`, also while it looks for what to do; on the event loop."""

@@ -228,13 +228,14 @@ class _Log:
     """What the bounds ask of a partition that compacts and has nothing open."""
 
     failed = None
+    is_copy = False
     topic_id = KEY.topic_id
     tp = TopicPartition(TopicName("t"), 0)
 
     def __init__(self, *, is_leader: bool, shown: int = 0, cleaned_at_primary: int = 0) -> None:
         self.is_leader = is_leader
         self.high_watermark = self.last_stable = shown
-        self.log = self.config = self.state = self.sight = self.writer = self
+        self.log = self.config = self.state = self.sight = self.writer = self.trimming = self
         self.compacts = True
         self.forgotten_below = 0
         self.cleaned_at_primary = cleaned_at_primary

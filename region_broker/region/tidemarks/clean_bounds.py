@@ -3,6 +3,12 @@
 INV-CBO1 in the primary region nothing is superseded, and no tombstone dropped, by a record at or above D of a tidemark
          that some mirror has not reached: no takeover cuts below it, and no mirror has still to copy below it
 INV-CBO3 a mirror cleans no further than the primary region has, and than what it shows, where it shows anything
+INV-CBO5 a copy inside the region is cleaned no further than the log that it is copied from, as the node that leads has said, and than
+         what is committed here. It has each record from before that one's cleaner took it, and no other copy takes it away: so whoever leads
+         next has no more to read, and its disk no more to hold, than the one before
+         1. A node leads for weeks, and cleans the ledger of groups. 2. Its followers keep every commit that there was: their disks fill up,
+         and they leave the in-sync set together. 3. Or it dies: the next one reads weeks of commits before it takes the first write.
+         It hears how far with the next batch of a log: one that nobody writes to stays as it is, and as large
 INV-CBO4 a mirror that has not reported since this node started, or reports less than before, stops all cleaning
 Of that cut only what lies below its own last stable offset counts: a transaction that the cut leaves open may yet be
 aborted.
@@ -53,6 +59,8 @@ class CleanBounds:
 
     def bound_of(self, partition: Partition) -> int:
         """Return below which offset the partition may be cleaned; `NOWHERE` if nowhere."""
+        if partition.trimming.is_copy:
+            return min(partition.writer.cleaned_at_primary, partition.high_watermark)
         if not partition.is_leader:
             # The primary cleans below a cut that this mirror has reached, or copied holes up to (`Frontier.seeded`):
             # it is never cut below. No reader is shown decisions, so there what is durable takes the place of what is
