@@ -37,7 +37,7 @@ from region_broker.handlers.produce.batches import (
 )
 from region_broker.handlers.produce.permission import NOTHING, Denied
 from region_broker.handlers.produce.wait import Item, OnEnd, ProduceWait, name_so_many
-from region_broker.limits import RECORD_ERRORS_MAX, YIELD_ROWS
+from region_broker.limits import RECORD_ERRORS_MAX, ROW_COST, YIELD_ROWS
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
 from region_broker.wire.cooperative_yield import CooperativeYield
 
@@ -74,6 +74,8 @@ def whole(
         return False
     wait = ProduceWait(ctx, request, items, on_end)
     append(ctx, request, items)
+    if len(items) > 1:
+        ctx.services.deadlines.turns.spend(ROW_COST * len(items))
     wait.expect(items)
     wait.all_expected()
     return True
@@ -91,6 +93,7 @@ async def in_pieces(
         coming = items_of(request)
         while piece := list(islice(coming, YIELD_ROWS)):
             items += piece
+            ctx.services.deadlines.turns.spend(ROW_COST * len(piece))
             transactional += checked(ctx, request, piece, denied)
             await yielding.row(len(piece))
         transactional = refuse_mixed(items, transactional)
