@@ -27,6 +27,11 @@ ELEMENTS_AT_ONCE_MAX: Final = 1_000
 PIECE_ELEMENTS: Final = 500
 # The same for what handlers do: rows of work, up to 10 us each.
 YIELD_ROWS: Final = 200
+# What work costs of a turn of the event loop (`ports.turn_budget`), in bytes of requests of many small elements, some 1.2 us each: a request at least, a
+# row of what names partitions, and how many bytes of records cost as much as one of those.
+REQUEST_COST_MIN: Final = 256
+ROW_COST: Final = 8
+RECORD_BYTES_A_COST: Final = 1 * KIB
 REQUEST_STRING_BYTES_MAX: Final = 32_767
 
 # Requests of one connection that are being served at once; then its socket is left unread.

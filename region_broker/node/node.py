@@ -27,6 +27,7 @@ from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.ports import GroupPorts
 from region_broker.groups.settings import GroupSettings
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.deadlines import Deadlines
 from region_broker.handlers.dispatch.dispatcher import Dispatcher
 from region_broker.handlers.dispatch.nodes import KnownNode
 from region_broker.handlers.dispatch.services import Services
@@ -74,6 +75,7 @@ from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
 from region_broker.ports.system.descriptors import descriptor_limit
+from region_broker.ports.turn_budget import TurnBudget
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
 from region_broker.region.cluster.giving_up import ToldMetadata
@@ -399,6 +401,7 @@ class Node:
         )
         kept = self._kept_kafka
         self.memory = MemoryBudget() if kept is None else kept.memory
+        turns = TurnBudget() if kept is None else kept.turns
         self.features = FeatureRaising(config.region, config.own_node.node_id, storage.metadata)
         self._services = services = Services(
             clock=ports.clock,
@@ -419,6 +422,7 @@ class Node:
             metrics=self.metrics,
             audit=storage.metadata.audit,
             memory=self.memory,
+            deadlines=Deadlines(turns),
             region_nodes=self._region_nodes(),
             is_short=self._is_short,
             is_sure=self._is_sure,
@@ -442,6 +446,7 @@ class Node:
             begin=self._dispatcher.begin,
             caps=_connection_caps(config),
             memory=self.memory,
+            turns=turns,
         )
         if kept is not None:
             kept.serve_by(self._dispatcher.answer, self._dispatcher.begin, self.metrics)

@@ -30,6 +30,7 @@ from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.framing import LENGTH, FrameReader
 from region_broker.wire.headers import peek_header
 
+PRODUCE_KEY: Final = 0
 FETCH_KEY: Final = 1
 LISTING_KEYS: Final = frozenset({3, 16, 29, 35, 41, 48, 50, 66, 75})
 """Metadata, ListGroups, DescribeAcls, DescribeLogDirs, DescribeDelegationToken, DescribeClientQuotas, DescribeUserScramCredentials,
@@ -207,6 +208,23 @@ class Connection:
         self._frames = FrameReader()
         self._next = None
 
+    def has_request(self) -> bool:
+        """Return whether `next_request` would return one; raises what that does."""
+        if self._next is None and not self._capped:
+            self._next = self._framed()
+        incoming = self._next
+        if incoming is None or self._capped:
+            return False
+        return _ALONE.get(incoming.api_key) not in self._alone
+
+    def _framed(self) -> Incoming | None:
+        if not self._frames.held_bytes:
+            return None
+        frame = self._frames.next_frame()
+        if frame is None:
+            return None
+        return Incoming(self.peer, frame, *peek_header(frame), self._take_back)
+
     def next_request(self) -> Slot | None:
         """Return the next request to start, or None: more bytes are needed, or a cap is reached.
 
@@ -214,12 +232,9 @@ class Connection:
         """
         incoming = self._next
         if incoming is None:
-            if not self._frames.held_bytes or self._capped:
+            incoming = None if self._capped else self._framed()
+            if incoming is None:
                 return None
-            frame = self._frames.next_frame()
-            if frame is None:
-                return None
-            incoming = Incoming(self.peer, frame, *peek_header(frame), self._take_back)
         elif self._capped:
             return None
         alone = _ALONE.get(incoming.api_key)

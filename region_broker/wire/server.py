@@ -14,6 +14,8 @@ INV-WS9  a connection that is throttled is left unread for that time and begins 
 INV-WS10 of connections that are closed for what came on them, for their certificate, or for their slowness, few are told (`wire.closing_lines`)
 INV-WS8  while requests are held none begins, whoever comes meanwhile, and no connection is ended for what that takes; what is sent
          waits unread in the order of its connection, and is begun, by whoever serves then, when they are held no more
+INV-WS11 requests of all connections together are begun for TURN_COST_MAX in one turn of the loop; then a connection that has one to begin waits
+         for its turn, left unread, and begins it, and those behind it, in a later one (`ports.turn_budget`), without anybody else's time running against it
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
 """
 
@@ -26,15 +28,18 @@ from typing import Final, TypeAlias
 
 from idempotency.ports import Clock
 from region_broker import limits
+from region_broker.limits import RECORD_BYTES_A_COST, REQUEST_COST_MIN
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
-from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
+from region_broker.ports.turn_budget import TURN_COST_MAX, TurnBudget
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.security.quotas.entities import AddressRate
 from region_broker.security.sasl.login import FRAME_BYTES_MAX, LOGIN_TIMEOUT_MS
 from region_broker.wire.closing_lines import ClosingLines
 from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.connection import (
     FETCH_KEY,
+    PRODUCE_KEY,
     Connection,
     Incoming,
     Numbering,
@@ -52,6 +57,7 @@ logger: Final = logging.getLogger(__name__)
 _SWEEP_INTERVAL_MS: Final = 1_000
 _NOBODY: Final = "refused %s: its certificate names nobody: %s"
 _FAILED: Final = "API %d version %d from %s failed; its connection is closed"
+assert REQUEST_COST_MIN < TURN_COST_MAX // 2, "several small requests must fit a turn"
 assert limits.SOCKET_READ_BYTES <= READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
 
 Answer: TypeAlias = Callable[[Incoming], Awaitable[AnswerBytes | None]]
@@ -93,6 +99,10 @@ class _Link:
     closing: bool = False
     muted_until_ms: int = 0
     mute: asyncio.TimerHandle | None = None  # while it is throttled (INV-WS9)
+    turn_after: tuple[str, Callable[[], None]] | None = None  # while it waits for one (INV-WS11)
+    failed: Exception | None = (
+        None  # what a request that waited so began with: its reader's to judge
+    )
     unstarted: int = 0  # requests whose task has not begun
     owed: int = 0  # requests that were begun directly and are not answered
     flush_due: bool = False
@@ -107,6 +117,16 @@ class _Link:
         while self.owed or self.flush_due:
             self.settled.clear()
             await self.settled.wait()
+
+    @property
+    def waits_for_node(self) -> bool:
+        """Return whether it is this node that does not read it, or begin what it sent."""
+        return self.mute is not None or self.turn_after is not None
+
+    def note_unfinished(self, now_ms: int) -> None:
+        """Let the time of a frame begin that has come in part."""
+        if self.frame_since_ms < 0 and self.core.mid_frame:
+            self.frame_since_ms = now_ms
 
     def count_in(self, memory: MemoryBudget) -> None:
         """Count what this connection holds now."""
@@ -126,7 +146,7 @@ class _Link:
 
     def let_go(self) -> None:
         """Hold nothing that holds this connection, which has ended: it is freed now (INV-PN7)."""
-        self.group = self.reader = self.serving = None
+        self.group = self.reader = self.serving = self.failed = None
         self.core.let_go()
 
     def shut(self) -> None:
@@ -175,6 +195,7 @@ class KafkaServer:
         begin: Begin | None = None,
         caps: ConnectionCaps | None = None,
         memory: MemoryBudget | None = None,
+        turns: TurnBudget | None = None,
     ) -> None:
         """Create a server that is not listening; `answer` serves one request (`Dispatcher.answer`).
 
@@ -192,6 +213,7 @@ class KafkaServer:
         self._lines = ClosingLines(logger)
         self._memory = memory or MemoryBudget()
         self._unread = _Unread(clock, self._memory)
+        self.turns: Final = turns or TurnBudget()
         self.on_certificate: Callable[[Identity, str], None] = lambda _who, _refused: None
         """Told whom a client certificate proved, or why it proved nobody; set where there is an audit trail."""
         self._numbering = Numbering()
@@ -424,13 +446,15 @@ class KafkaServer:
         try:
             while not link.closing:
                 self._start_requests(link, group)
-                if link.core.stalled or self._is_held or link.mute is not None:
+                if link.core.stalled or self._is_held or link.waits_for_node:
                     link.wake.clear()
                     await link.wake.wait()
+                    if link.failed is not None:
+                        raise link.failed
                     continue
                 if self._memory.full or link.held_back:
                     await self._wait_for_memory(link)
-                self._note_unfinished(link)
+                link.note_unfinished(self._clock.monotonic_ms())
                 if not await link.stream.feed(take_in):
                     break
         except (FramingError, HeaderError) as error:
@@ -442,14 +466,24 @@ class KafkaServer:
             logger.debug("connection %s broke: %s", link.core.peer.address, error)
         finally:
             link.stop_reading()
+            if link.turn_after is not None:
+                self.turns.withdraw(*link.turn_after)
+                link.turn_after = None
             # What has begun may take minutes yet (INV-WS4): nobody waits for the rest so long.
             link.core.drop_not_begun()
             self._memory.end_turn(link.share)
             link.count_in(self._memory)
 
     def _start_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
-        while self._may_begin(link) and (slot := link.core.next_request()) is not None:
+        while self._may_begin(link):
+            if self.turns.is_spent and link.core.has_request():
+                self._wait_for_turn(link, group)
+                break
+            slot = link.core.next_request()
+            if slot is None:
+                break
             link.frame_since_ms = -1
+            frame_bytes = len(slot.incoming.frame)
             if self._memory.spend_turn(link.share):
                 link.turn = slot
                 _end_small_turn(self._memory, link)
@@ -457,18 +491,39 @@ class KafkaServer:
                 self._charge(slot.incoming)
                 if slot.incoming.throttle_ms:
                     self._unread.mute(link, slot.incoming.throttle_ms)
-            if not link.unstarted and self._begin_directly(link, slot):
-                continue
-            link.unstarted += 1
-            task = group.create_task(self._handle(link, slot))
-            if slot.incoming.api_key == FETCH_KEY:
-                link.fetches.add(task)
-                task.add_done_callback(link.fetches.discard)
+            has_task = link.unstarted > 0 or not self._begin_directly(link, slot)
+            if has_task:
+                link.unstarted += 1
+                task = group.create_task(self._handle(link, slot))
+                if slot.incoming.api_key == FETCH_KEY:
+                    link.fetches.add(task)
+                    task.add_done_callback(link.fetches.discard)
+            self.turns.spend(_cost_of(slot.incoming.api_key, frame_bytes, has_task=has_task))
         if link.share.counted_bytes:
             link.count_in(self._memory)  # what is begun is another part of it (INV-MB4)
 
+    def _wait_for_turn(self, link: _Link, group: asyncio.TaskGroup) -> None:
+        """Begin what a connection has in a later turn of the loop (INV-WS11)."""
+
+        def begin() -> None:
+            link.turn_after = None
+            try:
+                self._start_requests(link, group)
+            except Exception as error:  # noqa: BLE001 - its reader raises it, as if it had begun this itself
+                link.failed = error
+            if link.turn_after is None:
+                link.wake.set()
+
+        link.frame_since_ms = -1  # it is complete
+        peer = link.core.peer
+        who = peer.state.identity.counted_as(host_of(peer.address))
+        link.turn_after = who, begin
+        self.turns.later(who, begin)
+
     def _may_begin(self, link: _Link) -> bool:
-        return not (link.closing or self._is_held or link.mute is not None)
+        return not (
+            link.closing or self._is_held or link.mute is not None or link.turn_after is not None
+        )
 
     def _begin_directly(self, link: _Link, slot: Slot) -> bool:
         """Begin a request without a task; False if it needs one."""
@@ -554,13 +609,8 @@ class KafkaServer:
         link.stream.expect(core.missing_bytes)
         if not self._may_begin(link) or core.stalled or self._memory.full:
             return False
-        self._note_unfinished(link)
+        link.note_unfinished(link.last_activity_ms)
         return True
-
-    def _note_unfinished(self, link: _Link) -> None:
-        """Let the time of a frame begin that has come in part."""
-        if link.frame_since_ms < 0 and link.core.mid_frame:
-            link.frame_since_ms = self._clock.monotonic_ms()
 
     async def _handle(
         self, link: _Link, slot: Slot, answering: Awaitable[AnswerBytes | None] | None = None
@@ -676,6 +726,15 @@ def _end_small_turn(memory: MemoryBudget, link: _Link) -> None:
     link.turn = None
 
 
+def _cost_of(api_key: int, frame_bytes: int, *, has_task: bool) -> int:
+    """Return what a request costs of a turn of the loop (INV-WS11): a Produce without its records, as its handler counts its batches."""
+    if api_key != PRODUCE_KEY:
+        return max(REQUEST_COST_MIN, frame_bytes)
+    cost = REQUEST_COST_MIN + frame_bytes // RECORD_BYTES_A_COST
+    # What has a task is perhaps refused before anybody counts.
+    return cost + min(frame_bytes, TURN_COST_MAX // 4) if has_task else cost
+
+
 def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
     """Return why a connection is to be cut off; `pressed`: the memory budget is full."""
     write_ms = limits.PRESSED_TIMEOUT_MS if pressed else limits.WRITE_TIMEOUT_MS
@@ -686,7 +745,7 @@ def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
     state = link.core.peer.state
     if state.must_log_in and state.must_log_in_since_ms < now_ms - LOGIN_TIMEOUT_MS:
         return f"it did not log in within {LOGIN_TIMEOUT_MS} ms"
-    if link.held_back or link.mute is not None:
+    if link.held_back or link.waits_for_node:
         return None
     if 0 <= link.frame_since_ms < now_ms - limits.FRAME_TIMEOUT_MS:
         return f"a request was not complete after {limits.FRAME_TIMEOUT_MS} ms"
@@ -697,8 +756,8 @@ def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
 def _in_the_way(link: _Link, before_ms: int) -> str | None:
     """Return what a connection did too long, if others wait for memory."""
     core, share = link.core, link.share
-    if link.mute is not None:
-        return None  # it is this node that does not read
+    if link.waits_for_node:
+        return None
     unfinished = core.lacks_bytes
     if unfinished and 0 <= share.turn_since_ms < before_ms:
         return "its request, for which others waited, was not complete after"

@@ -4,6 +4,7 @@ INV-RDL1  one timer serves all of a node: most deadlines are dropped before they
           of its time
 INV-RDL2  a deadline costs a few steps however many wait, and next to none where it is dropped before the timer fires; one that was dropped
           holds nothing of its request, and takes no more room than those that count, and SPARE
+INV-RDL3  of what is due YIELD_ROWS are told in one turn of the loop, and the others in the next ones, however late the timer was
 Not here: what a request answers when its time is over (`produce.wait`, `fetch_wait`).
 """
 
@@ -11,6 +12,9 @@ import asyncio
 import heapq
 from collections.abc import Iterable
 from typing import Final, Protocol
+
+from region_broker.limits import YIELD_ROWS
+from region_broker.ports.turn_budget import TurnBudget
 
 SPARE: Final = 1_000
 
@@ -27,11 +31,12 @@ class Deadlines:
     """Many deadlines, one timer of the running loop (INV-RDL1)."""
 
     __slots__ = (
-        "_at_s", "_count", "_ended", "_fresh_s", "_heap", "_loop", "_numbers", "_timer", "_waiting",
+        "_at_s", "_count", "_ended", "_fresh_s", "_heap", "_loop", "_numbers", "_timer", "_waiting", "turns",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        """Start without any."""
+    def __init__(self, turns: TurnBudget | None = None) -> None:
+        """Start without any; what waited for them goes on in `turns`."""
+        self.turns: Final = turns or TurnBudget()
         # What came since the timer fired: most of it is dropped before it does again, and needs no order.
         self._fresh_s: dict[Expiring, float] = {}
         # What came before that, by the number that says in which order; the heap has numbers of some that were dropped, too.
@@ -94,13 +99,19 @@ class Deadlines:
         now_s = max(loop.time(), self._at_s)
         self._sort()
         due: list[int] = []
-        while self._heap and self._heap[0][0] <= now_s:  # the loop may have been late
-            due.append(heapq.heappop(self._heap)[1])
+        while self._heap and self._heap[0][0] <= now_s and len(due) < YIELD_ROWS:
+            _, number = heapq.heappop(self._heap)  # the loop may have been late
+            if number in self._waiting:
+                due.append(number)
         self._expire(due)
         self._sort()
         while self._heap and self._heap[0][1] not in self._waiting:
             heapq.heappop(self._heap)
-        if self._heap and self._timer is None:
+        self._set_for_first(loop)
+
+    def _set_for_first(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Come back for the first one of the heap, which may be due (INV-RDL3), also where a later one that came meanwhile has set the timer."""
+        if self._heap and (self._timer is None or self._heap[0][0] < self._at_s):
             self._set(loop, self._heap[0][0])
 
     def _sort(self) -> None:

@@ -38,6 +38,7 @@ from region_broker.limits import (
     FETCH_PARTITION_COUNT_MAX,
     FETCH_WAIT_MS_MAX,
     PIECE_ELEMENTS,
+    REQUEST_COST_MIN,
     YIELD_ROWS,
 )
 from region_broker.log.failures import ColdRange
@@ -147,7 +148,7 @@ class Fetching:
         self.reading = Reading(
             ctx.services, session or asked.wanted, asked.isolation,
             bytes_min=request.bytes_min, bytes_max=bytes_max, wait_ms_max=wait_ms_max,
-            identity=ctx.identity, rack=request.rack, met_at=ctx.connection_state.met_at,
+            identity=ctx.identity, peer=ctx.peer, rack=request.rack, met_at=ctx.connection_state.met_at,
         )  # fmt: skip
         if meter is not None and meter.is_over:
             self.reading.tell_only()
@@ -163,7 +164,7 @@ class Fetching:
             self._step(self._written())
 
     def _step(self, pieces: Pieces[Written | ColdRange]) -> None:
-        """Read and write one piece, and the next one in a turn of the loop of its own (INV-FRD5)."""
+        """Read and write one piece, and the next one in a later turn of the loop (INV-FRD5, INV-FRD7)."""
         loop = asyncio.get_running_loop()
         if self._finish is None:
             pieces.close()
@@ -184,7 +185,9 @@ class Fetching:
         if meter is not None:
             meter.stop(loop.time())
         if written is None:
-            loop.call_soon(self._step, pieces)
+            turns = self._ctx.services.deadlines.turns
+            turns.spend(REQUEST_COST_MIN)
+            turns.later(self.reading.asked_by, partial(self._step, pieces))
         else:
             self._ctx.services.partitions.cold_reads.begin(written, self._over)
 

@@ -9,11 +9,12 @@ INV-FRD4 so they are once it names READ_ABORTED_MAX aborted transactions: one ba
 INV-FRD5 a reading gives way after FETCH_STEP_BYTES, and takes FETCH_PARTITION_BYTES_MAX of one partition (but INV-H9): what one reader asks for holds nobody else up
 INV-FRD6 what it has found counts in the memory budget from where it gives way, and it goes on by what is left then: readings that go on beside each
          other hold no more than the budget together, beside one step of one of them
-A wait ends once; the reading is made in a turn of the loop of its own, never within the change that ended it.
+INV-FRD7 what has waited is read in the turns of who asks (`ports.turn_budget`), and what a reading looks at and gives out counts in them: one append, or one moment,
+         that ends the waits of thousands has few of them read before others are served
+A wait ends once; the reading is made in a later turn of the loop, never within the change that ended it.
 Not here: who may ask and what a session is told (`fetch`), who tells of changes (`partitions.purgatory`).
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
@@ -33,6 +34,8 @@ from region_broker.limits import (
     FETCH_STEP_BYTES,
     READ_ABORTED_MAX,
     READ_BATCHES_MAX,
+    RECORD_BYTES_A_COST,
+    ROW_COST,
     YIELD_ROWS,
 )
 from region_broker.log.failures import (
@@ -48,7 +51,7 @@ from region_broker.partitions.opening_sealed import Taken
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
-from region_broker.security.identity import Identity
+from region_broker.security.identity import Identity, host_of
 from region_broker.wire.codec.fast_paths.fetch import NO_REPLICA, FetchedRow
 from region_broker.wire.memory_budget import Share
 
@@ -71,7 +74,7 @@ class Reading:
     """Looks at what is wanted, waits, and reads it; in a session, that is what is not quiet there, in bounded parts."""
 
     __slots__ = (
-        "_aborted_left", "_batches_left", "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_met_at", "_named", "_nearer", "_on_over", "_rack",
+        "_aborted_left", "_batches_left", "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_met_at", "_named", "_nearer", "_on_over", "_peer", "_rack",
         "_services", "_session", "_share", "_tries", "_wait", "wait_ms_max",
     )  # fmt: skip
 
@@ -85,11 +88,13 @@ class Reading:
         bytes_max: int,
         wait_ms_max: int,
         identity: Identity,
+        peer: str = "",
         rack: str = "",
         met_at: Places | None = None,
     ) -> None:
-        """Call `begin` next, then `read`; `identity`: who reads; `met_at`: see `ConnectionState`."""
+        """Call `begin` next, then `read`; `identity`: who reads, from the address `peer`; `met_at`: see `ConnectionState`."""
         self._identity = identity
+        self._peer = peer
         self._judges = True
         self._services = services
         self._session = wanted if isinstance(wanted, FetchSession) else None
@@ -159,13 +164,18 @@ class Reading:
         if self._wait is not None and not (self._look_at(item) and item.shows_as_before):
             self._enough()
 
+    @property
+    def asked_by(self) -> str:
+        """Return who counts as one where those who read take turns."""
+        return self._identity.counted_as(host_of(self._peer))
+
     def _enough(self) -> None:
-        """See `ReadableWait`: within a change of a partition, so the reading is left for later."""
-        asyncio.get_running_loop().call_soon(self._over)
+        """See `ReadableWait`: within a change of a partition, so the reading is left for later (INV-FRD7)."""
+        self._services.deadlines.turns.later(self.asked_by, self._over)
 
     def expire(self) -> None:
-        """See `Expiring`."""
-        self._over()
+        """See `Expiring`: with many others perhaps."""
+        self._enough()
 
     def _over(self) -> None:
         on_over = self._on_over
@@ -211,6 +221,7 @@ class Reading:
                 seen % YIELD_ROWS == 0 or step_bytes >= FETCH_STEP_BYTES
             ):  # the same when it reads again (INV-OPS4)
                 partitions.opened_aside.end_step()
+                self._spend(YIELD_ROWS, step_bytes)
                 held_bytes, step_bytes = held_bytes + step_bytes, 0
                 self._services.memory.hold(self._share, held_bytes)
                 yield
@@ -233,12 +244,18 @@ class Reading:
                 step_bytes += row_bytes
                 first = False
         partitions.opened_aside.end_step()
+        self._spend(len(found) % YIELD_ROWS, step_bytes)
         if lacking:
             partitions.opened_aside.give_back(taken)
             self._tries += any(each.is_a_try for each in lacking)
             lacking[0].others = tuple(lacking[1:])
             return lacking[0]
         return found
+
+    def _spend(self, rows: int, read_bytes: int) -> None:
+        """Count what a step has looked at and read for that turn of the loop (INV-FRD7)."""
+        turns = self._services.deadlines.turns
+        turns.spend(ROW_COST * rows + read_bytes // RECORD_BYTES_A_COST)
 
     def let_go(self) -> None:
         """Hold nothing more of what was found: it is answered, or dropped."""

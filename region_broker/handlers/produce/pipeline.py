@@ -40,7 +40,7 @@ from region_broker.handlers.produce.batches import (
 )
 from region_broker.handlers.produce.permission import NOTHING, Denied
 from region_broker.handlers.produce.wait import Item, OnEnd, ProduceWait, name_so_many
-from region_broker.limits import PRODUCE_STEP_BYTES, RECORD_ERRORS_MAX, YIELD_ROWS
+from region_broker.limits import PRODUCE_STEP_BYTES, RECORD_ERRORS_MAX, ROW_COST, YIELD_ROWS
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
 from region_broker.wire.cooperative_yield import CooperativeYield
 
@@ -78,6 +78,8 @@ def whole(
         return False
     wait = ProduceWait(ctx, request, items, on_end)
     append(ctx, request, items)
+    if len(items) > 1:
+        ctx.services.deadlines.turns.spend(ROW_COST * len(items))
     wait.expect(items)
     wait.all_expected()
     return True
@@ -95,6 +97,7 @@ async def in_pieces(
         coming = items_of(request)
         while piece := list(islice(coming, YIELD_ROWS)):
             items += piece
+            ctx.services.deadlines.turns.spend(ROW_COST * len(piece))
             transactional += checked(ctx, request, piece, denied)
             await yielding.row(len(piece))
         transactional = refuse_mixed(items, transactional)

@@ -9,8 +9,9 @@ import pytest
 from idempotency.pieces import Pieces
 from region_broker.handlers.fetch import reading
 from region_broker.handlers.fetch.reading import Read, Reading
-from region_broker.limits import MIB
+from region_broker.limits import MIB, ROW_COST
 from region_broker.log.failures import ColdRange
+from region_broker.ports import turn_budget
 from region_broker.records.batches import Record, build_batch
 from region_broker.wire.memory_budget import MemoryBudget, Share
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
@@ -95,3 +96,33 @@ async def test_INV_FRD6_who_has_gone_while_it_was_read_for_him_holds_nothing(
         await until(lambda: memory.held_bytes > SIZE_BYTES)
         client.writer.close()
         await until(lambda: memory.held_bytes == 0)
+
+
+async def test_INV_FRD7_one_append_that_ends_many_waits_has_few_of_them_read_in_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers, read = [0], Reading.read
+
+    def counted(self: Reading) -> Pieces[list[Read] | ColdRange]:
+        readers[-1] += 1
+        return read(self)
+
+    def tick() -> None:
+        readers.append(0)
+        asyncio.get_running_loop().call_soon(tick)
+
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        clients = [await fixture.connect() for _ in range(20)]
+        for client in clients:
+            client.send(1, 12, asked(30_000))
+        await until(lambda: len(fixture.services.deadlines) == len(clients))
+        monkeypatch.setattr(turn_budget, "TURN_COST_MAX", 3 * ROW_COST)
+        monkeypatch.setattr(Reading, "read", counted)
+        tick()
+        fixture.partition("t").writer.append(build_batch([Record(b"k", b"v")]))
+        for client in clients:
+            _, answer = await client.receive(1, 12)
+            assert answer.responses[0].partitions[0].records
+        assert sum(readers) == len(clients)
+        assert max(readers) == 3

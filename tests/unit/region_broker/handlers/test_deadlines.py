@@ -6,6 +6,8 @@ import weakref
 import pytest
 
 from region_broker.handlers.dispatch.deadlines import SPARE, Deadlines
+from region_broker.limits import YIELD_ROWS
+from tests.fixtures.waiting import until
 
 
 class Told:
@@ -173,3 +175,39 @@ async def test_one_kind_is_ended_now_and_whatever_comes_of_it_later() -> None:
     await asyncio.wait_for(late.over.wait(), 10)
     assert order == ["first", "second", "late"]
     deadlines.drop(kept)
+
+
+async def test_INV_RDL3_of_many_that_are_due_at_once_few_are_told_in_one_turn() -> None:
+    deadlines, turns = Deadlines(), [0]
+
+    class Counted:
+        def expire(self) -> None:
+            turns[-1] += 1
+
+    def tick() -> None:
+        turns.append(0)
+        asyncio.get_running_loop().call_soon(tick)
+
+    count = 5 * YIELD_ROWS + 1
+    for each in range(count):
+        deadlines.add(Counted(), -1 - each)
+    deadlines.add(Counted(), 1_000)
+    tick()
+    await until(lambda: sum(turns) == count)
+    assert max(turns) == YIELD_ROWS
+    assert len(deadlines) == 1
+
+
+async def test_INV_RDL3_what_is_due_does_not_wait_for_what_comes_meanwhile() -> None:
+    deadlines, order = Deadlines(), list[str]()
+    later = Told("later", order)
+
+    class Adding(Told):
+        def expire(self) -> None:
+            super().expire()
+            deadlines.add(later, 1_000)
+
+    for _ in range(2 * YIELD_ROWS):
+        deadlines.add(Adding("due", order), -1)
+    await until(lambda: len(order) == 2 * YIELD_ROWS)
+    assert len(deadlines) == 1

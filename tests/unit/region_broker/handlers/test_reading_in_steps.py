@@ -49,6 +49,7 @@ def reading_of(some: Fixture, memory: MemoryBudget) -> Reading:
         authorizer=SimpleNamespace(in_force=False),
         memory=memory,
         nearer_nodes=lambda *_: (),
+        deadlines=SimpleNamespace(turns=SimpleNamespace(spend=lambda _cost: None)),
     )
     wanted = [
         Wanted(cast("Any", "orders"), index, LeaderEpoch(-1), 0, FETCH_BYTES_MAX)

@@ -39,6 +39,7 @@ def reading_of(some: Fixture, isolation: Isolation = Isolation.READ_UNCOMMITTED)
         authorizer=SimpleNamespace(in_force=False),
         memory=MemoryBudget(),
         nearer_nodes=lambda *_: (),
+        deadlines=SimpleNamespace(turns=SimpleNamespace(spend=lambda _cost: None)),
     )
     wanted = [
         Wanted(cast("Any", "orders"), index, LeaderEpoch(-1), 0, 1 << 20) for index in range(2)
