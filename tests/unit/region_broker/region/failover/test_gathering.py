@@ -352,12 +352,15 @@ def steps_of(**parts: object) -> FailoverSteps:
     return FailoverSteps(outlook, lambda: FIRST)
 
 
-async def test_INV_GTH3_a_region_that_stands_aside_gathers_before_it_stands_still() -> None:
+async def test_INV_GTH3_a_region_that_stands_aside_gathers_before_it_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing is recorded then; the leaders of data groups would acknowledge on (T36)."""
     told: list[str] = []
     role = Mock(close_gate=lambda _: told.append("gate"), fence=AsyncMock())
     gathering = Mock(is_due=True, gather=AsyncMock(side_effect=lambda: told.append("gathered")))
     steps = steps_of(role=role, gathering=gathering)
+    monkeypatch.setattr(steps._outlook.lives, "aside", lambda: "another one runs")
     steps._load_and_open = AsyncMock(return_value=None)  # type: ignore[method-assign]
     steps._handshake_until_aside = AsyncMock()  # type: ignore[method-assign]
     acting = asyncio.get_running_loop().create_task(steps.act(FIRST))
