@@ -214,7 +214,8 @@ class PartitionWriter:
         cleaning = self._log.cleaning
         end_offset, newest = self._content.end_offset, self._content.epochs.latest
         found = check_mirrored(self._tp, data, LogTail(end_offset, newest, self.cleaned_at_primary))
-        holes_below = self.cleaned_at_primary if found.has_holes else 0
+        # Also where no offset is missing: of a batch that was cleaned records may be.
+        holes_below = self.cleaned_at_primary if end_offset < self.cleaned_at_primary else 0
         dropped_below = self.dropped_at_primary if end_offset < self.dropped_at_primary else 0
         if holes_below > cleaning.holes_below or dropped_below > cleaning.dropped_below:
             # Durable before the first hole: a start must tell holes from losses (INV-CLS3), and a leader of what it copied what is not

@@ -139,3 +139,23 @@ def test_INV_CLS5_a_copy_knows_what_was_dropped_where_it_comes_from(
     some.sync()
     writer.append_mirrored(some.partition.reader.read_raw(copy.partition.log_end_offset, 1 << 20))
     assert copy.partition.log.cleaning.dropped_below == noted, "it had all that was dropped since"
+
+
+@pytest.mark.parametrize(("cleaned_at_primary", "noted"), [(0, 0), (1, 1), (3, 3)])
+def test_INV_CLS3_a_copy_knows_of_holes_though_no_offset_is_missing(
+    cleaned_at_primary: int, noted: int
+) -> None:
+    """1. Of a batch records were filtered out, and its offsets stay. 2. A copy takes it: what it lacks may not be handed on as whole."""
+    some = fixture(COMPACT)
+    for number in range(3):
+        put(some, (f"k{number}", "v"))
+    some.sync()
+    copy = fixture(COMPACT, leads=False)
+    copy.partition.writer.cleaned_at_primary = cleaned_at_primary
+    copy.partition.writer.append_mirrored(all_bytes(some.partition))
+    assert copy.partition.log.cleaning.holes_below == noted
+    copy.partition.writer.cleaned_at_primary = 3
+    put(some, ("k3", "v"))
+    some.sync()
+    copy.partition.writer.append_mirrored(some.partition.reader.read_raw(3, 1 << 20))
+    assert copy.partition.log.cleaning.holes_below == noted, "it has its own of all below"
