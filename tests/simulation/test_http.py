@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from region_broker.http_api.problems import PROBLEM_TYPE
+from region_broker.region.failover.steps import effects
 from tests.simulation.folder_faults import empty_folder
 from tests.simulation.http_client import Answer, get
 from tests.simulation.http_server import bind
@@ -204,7 +205,23 @@ async def test_INV_SWH3_SWH4_metrics_and_the_description_agree_with_the_node(
 async def test_INV_SWH1_a_loss_that_cannot_be_stated_is_refused_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk fails where the tails of an earlier takeover are looked for."""
+    async def fails(*_stated: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "orders-0")
+
+    async with region_pair(tmp_path, 1) as pair:
+        with monkeypatch.context() as patched:
+            patched.setattr(effects, "stated_tail", fails)
+            answer = await asking(pair, pair.us).get("/v1/region/loss-statement")
+        assert answer.status == 409, answer.body
+        problem = orjson.loads(answer.body)
+        assert problem["code"] == "unreadable"
+        assert "orders-0" in problem["detail"]
+
+
+async def test_INV_QS4_what_an_earlier_takeover_cut_off_and_nobody_can_read_is_told_in_the_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails where the tails are looked for; the loss may be larger by them."""
 
     def fails(path: Path) -> list[str]:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
@@ -214,7 +231,5 @@ async def test_INV_SWH1_a_loss_that_cannot_be_stated_is_refused_with_its_reason(
         with monkeypatch.context() as patched:
             patched.setattr(pair.us.disk, "list_dir", fails)
             answer = await asking(pair, pair.us).get("/v1/region/loss-statement")
-        assert answer.status == 409, answer.body
-        problem = orjson.loads(answer.body)
-        assert problem["code"] == "unreadable"
-        assert "quarantine" in problem["detail"]
+        assert answer.status == 200, answer.body
+        assert "quarantine: [Errno 5]" in answer.json()["open_bound"]

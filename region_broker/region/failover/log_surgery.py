@@ -484,19 +484,20 @@ async def _take_quarantined(
 
 
 def given_up_tails(
-    quarantine: QuarantineStore, cut: Cut, region: str, region_epoch: RegionEpoch
-) -> list[Provenance]:
+    quarantine: QuarantineStore, cut: Cut, region: str, region_epoch: RegionEpoch, unreadable: list[str]
+) -> list[Provenance]:  # fmt: skip
     """Return the tails that takeovers of `region` cut off behind `cut`, and then gave up, since `region_epoch`.
 
     1. A region takes over, states the loss, and cuts its logs. 2. It is promised away, or learns of another, before
     it acts. 3. The operator begins again: its logs no longer hold what the first statement named.
 
-    What cannot be read is told: the region that acted before has promised by now, and nobody would act (INV-QS4).
+    Of what cannot be read the reasons are added to `unreadable`, for the statement: the region that acted before has promised by now, and
+    nobody would act (INV-QS4).
     """
     try:
-        tails = quarantine.readable_tails()
+        tails = quarantine.readable_tails(unreadable)
     except OSError as error:
-        _log.warning("what an earlier takeover cut off is not named again: %s", error)
+        unreadable.append(f"what an earlier takeover moved into quarantine: {error}")
         return []
     return [
         tail

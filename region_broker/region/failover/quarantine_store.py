@@ -175,9 +175,11 @@ class QuarantineStore:
         """Return the provenance of every quarantined tail, by path; raises `QuarantineDamaged`, OSError."""
         return [tail for folder in self._log_folders() for tail in self._in(folder)]
 
-    def readable_tails(self) -> list[Provenance]:
-        """Return the same, those of a damaged provenance aside, which are told (INV-QS4). OSError."""
-        return [tail for folder in self._log_folders() for tail in self._readable_in(folder)]
+    def readable_tails(self, unreadable: list[str]) -> list[Provenance]:
+        """Return the same, those of a damaged provenance aside, of which the reasons are added to `unreadable` (INV-QS4). OSError."""
+        return [
+            tail for folder in self._log_folders() for tail in self._readable_in(folder, unreadable)
+        ]
 
     def _log_folders(self) -> list[Path]:
         return [
@@ -333,13 +335,15 @@ class QuarantineStore:
     def _in(self, folder: Path) -> list[Provenance]:
         return [self._read(folder / name) for name in self._provenances(folder)]
 
-    def _readable_in(self, folder: Path) -> list[Provenance]:
+    def _readable_in(self, folder: Path, unreadable: list[str] | None = None) -> list[Provenance]:
         found = []
         for name in self._provenances(folder):
             try:
                 found.append(self._read(folder / name))
             except QuarantineDamaged as error:
                 _log.error("a tail in quarantine is damaged, and passed by: %s", error)
+                if unreadable is not None:
+                    unreadable.append(f"a tail in quarantine: {error}")
         return found
 
     def _provenances(self, folder: Path) -> list[str]:

@@ -503,10 +503,12 @@ class FailoverSteps:
             planned=planned,
             last_heard_ms=parts.tidemarks.last_heard_ms(),
         )
+        unreadable: list[str] = []
         given_up = given_up_tails(
-            parts.quarantine, cut, self._outlook.region, self._current().region_epoch
+            parts.quarantine, cut, self._outlook.region, self._current().region_epoch, unreadable
         )
         tail = await stated_tail(logs, cut, parts.quarantine, given_up)
+        tail.unreadable += unreadable
         statement = await asyncio.to_thread(  # INV-LO10
             make_statement,
             takeover,
