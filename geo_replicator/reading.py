@@ -204,8 +204,10 @@ def full_at_or_below(records: TidemarkRecords, floor: TidemarkPoint | None) -> i
     last = records.last_tidemark_record()
     if last is None:
         return None
-    at = last[0] if floor is None else _near_above(records, floor, last[0])
-    record = _record_at(records, at)
+    at, record = last[0], decode(last[1], last[2])
+    if floor is not None and record.number - floor.number > FULL_EVERY_RECORDS:
+        at = _near_above(records, floor, at)
+        record = _record_at(records, at)
     while True:
         full_at = at if isinstance(record, Tidemark) and record.full else record.full_at
         if full_at == NOWHERE:
@@ -218,20 +220,18 @@ def full_at_or_below(records: TidemarkRecords, floor: TidemarkPoint | None) -> i
         at, record = full.previous_at, _record_at(records, full.previous_at)
 
 
-def _near_above(records: TidemarkRecords, floor: TidemarkPoint, last_at: int) -> int:
-    """Return where a record above `floor` is with few others between, or `last_at` (INV-TR5)."""
-    below, above = 0, last_at
+def _near_above(records: TidemarkRecords, floor: TidemarkPoint, at: int) -> int:
+    """Return where a record at or above `floor` is with few others between, or `at` (INV-TR5).
+
+    Each record has an offset of its own, and numbers go up by one at most from one to the next: so many offsets further down as the
+    number is above that of `floor`, none is below it.
+    """
     with suppress(TidemarkError):  # what is damaged above `floor` keeps nobody from what is at it
-        while above - below > FULL_EVERY_RECORDS:
-            found = next(iter(records.tidemark_records((below + above) // 2)), None)
-            if found is None or found[0] >= above:
-                break
-            record = decode(found[1], found[2])
-            if TidemarkPoint(record.region_epoch, record.number) > floor:
-                above = found[0]
-            else:
-                below = found[0]
-    return above
+        record = _record_at(records, at)
+        while FULL_EVERY_RECORDS < (beyond := record.number - floor.number) <= at:
+            record = _record_at(records, at - beyond)
+            at -= beyond
+    return at
 
 
 def _record_at(records: TidemarkRecords, at: int) -> Tidemark | TermRecord:

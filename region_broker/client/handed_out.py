@@ -52,12 +52,18 @@ class HandedOut:
     def taken_away(self, places: Iterable[Place]) -> None:
         """Forget them, but that there was something to send of them (INV-CP35)."""
         for place in places:
-            reached = self._position.pop(place, None)
-            if reached != self._sent.pop(place, None):
+            reached, sent = self._position.pop(place, None), self._sent.pop(place, None)
+            if reached is not None and (sent is None or sent < reached):
                 self._gone.add(place)
 
-    def settled(self) -> None:
-        """All that was handed out is committed, or is read again."""
+    def committed(self, position: Iterable[TopicPartition]) -> None:
+        """Note what was committed outside a transaction; of what was taken away, nothing was."""
+        for each in position:
+            if (each.topic, each.partition) in self._position:
+                self._sent[each.topic, each.partition] = each.offset
+
+    def rewound(self) -> None:
+        """All that is not committed is read again."""
         self._sent = dict(self._position)
         self._gone.clear()
 

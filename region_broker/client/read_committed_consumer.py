@@ -366,8 +366,9 @@ class ReadCommittedConsumer:
 
         Raises `Unreachable` (try again), `Refused` if the group has given the partitions to others.
         """
-        await self._commit(self.position())
-        self._out.settled()
+        position = self.position()
+        await self._commit(position)
+        self._out.committed(position)
 
     async def skip(self, position: Position) -> None:
         """Go on behind the record at `position`, and commit that it and all before it in its partition is read (INV-CP26).
@@ -431,7 +432,7 @@ class ReadCommittedConsumer:
                     moved |= self._sent_back(kafka, each)
 
         await self._move(to_committed, "the committed position is not known")
-        self._out.settled()
+        self._out.rewound()
 
     def _sent_back(self, kafka: Consumer, target: TopicPartition) -> set[Place]:
         """Send a partition back to what is committed; nothing where it was not started yet: it begins there by itself.

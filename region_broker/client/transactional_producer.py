@@ -536,13 +536,16 @@ class TransactionalProducer:
     async def _looked(self) -> RegionEpoch | None:
         """Note what stands before a producer id is asked for; return the region epoch that acts then, None if nobody tells."""
         self._succession.look(None)
+        acting = await self._verdicts.region_epoch()
+        if acting is None:
+            return None
         try:
-            self._succession.look(await self._verdicts.standing(self._id))
+            self._succession.look(await self._told(self._timeouts.call_s))
         except Unreachable:
             return None
         except Refused:
             pass  # nor is it told what stands behind it
-        return await self._verdicts.region_epoch()
+        return acting
 
     async def _thread_is_free(self) -> None:
         """Return once the thread has done what it was given before: a call goes on there whose caller was cancelled."""

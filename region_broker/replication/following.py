@@ -303,6 +303,22 @@ class FollowingCore:
                 cuts[key] = found.offset
         return cuts
 
+    def anew_by(self, answers: Mapping[LogKey, LeaderLog | None]) -> list[LogKey]:
+        """Return which logs these answers will have begun anew: each takes syncs of its own; nothing is decided by it."""
+        anew = []
+        for key, answer in answers.items():
+            log = self._logs.get(key)
+            if log is None or log.history is None or answer is None or answer.asked != log.asked:
+                continue
+            found = log.compared(log.history, answer)
+            if not isinstance(found, MeetAt) or not log.history.epochs:
+                continue
+            if found.offset < answer.log_start_offset or self._lacks(
+                key, found.offset, answer.drops
+            ):
+                anew.append(key)
+        return anew
+
     def _checked(self, answers: Mapping[LogKey, LeaderLog | None], now_ms: int) -> None:
         again: dict[LogKey, _Log] = {}
         for key, answer in answers.items():

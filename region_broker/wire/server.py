@@ -445,12 +445,12 @@ class KafkaServer:
         take_in = partial(self._take_in, link, group)
         try:
             while not link.closing:
+                if link.failed is not None:  # perhaps before this task went on behind `feed`
+                    raise link.failed
                 self._start_requests(link, group)
                 if link.core.stalled or self._is_held or link.waits_for_node:
                     link.wake.clear()
                     await link.wake.wait()
-                    if link.failed is not None:
-                        raise link.failed
                     continue
                 if self._memory.full or link.held_back:
                     await self._wait_for_memory(link)

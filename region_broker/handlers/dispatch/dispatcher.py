@@ -548,14 +548,14 @@ class Dispatcher:
                 api, ctx, begun.request, ErrorCode.coordinator_not_available
             )
         frame_bytes = len(incoming.frame)
+        _let_go_of_large(ctx, begun)
 
         def on_sent() -> None:
             # Not before: it waits for the connection to who executes it, and for that one to take it (INV-WQ4).
             if api.waits:
                 incoming.hand_back()
-            if len(incoming.frame) < frame_bytes or ctx.is_large:
+            if len(incoming.frame) < frame_bytes:
                 begun.request = None
-            ctx.leave_large()
 
         try:
             return await self._services.forward.forward(ctx, incoming.frame, on_sent)
@@ -632,6 +632,13 @@ async def _order_of(state: ConnectionState) -> asyncio.Lock:
     order = state.starts = asyncio.Lock()
     await order.acquire()  # nobody else has it: this is taken without giving way
     return order
+
+
+def _let_go_of_large(ctx: RequestContext, begun: "_Begun") -> None:
+    """Hold a request of many elements by its bytes only: these are sent, to one that may stand still (INV-HLR2)."""
+    if ctx.is_large:
+        begun.request = None
+        ctx.leave_large()
 
 
 def _let_begin(state: ConnectionState, order: asyncio.Lock) -> None:

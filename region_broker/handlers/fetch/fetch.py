@@ -39,6 +39,7 @@ from region_broker.limits import (
     FETCH_WAIT_MS_MAX,
     PIECE_ELEMENTS,
     REQUEST_COST_MIN,
+    ROW_COST,
     YIELD_ROWS,
 )
 from region_broker.log.failures import ColdRange
@@ -203,12 +204,28 @@ class Fetching:
             finish(written)
 
     async def written_in_turns(self) -> Written:
-        """Read, and write the answer; other work goes on in between."""
-        while isinstance(written := await run_yielding(self._written()), ColdRange):
+        """Read, and write the answer, in turns of who asks (INV-FRD7)."""
+        await self._its_turn()
+        while isinstance(written := await run_yielding(self._written(), self._its_turn), ColdRange):
             read_in = asyncio.Event()
             self._ctx.services.partitions.cold_reads.begin(written, read_in.set)
             await read_in.wait()
+            await self._its_turn()
         return written
+
+    async def _its_turn(self) -> None:
+        turns, who = self._ctx.services.deadlines.turns, self.reading.asked_by
+        begun = asyncio.Event()
+
+        def begin() -> None:
+            turns.spend(ROW_COST * YIELD_ROWS)  # what it reads is known behind the turn
+            begun.set()
+
+        turns.later(who, begin)
+        try:
+            await begun.wait()
+        finally:
+            turns.withdraw(who, begin)
 
     def _written(self) -> Pieces[Written | ColdRange]:
         try:

@@ -35,6 +35,7 @@ from region_broker.limits import (
     READ_ABORTED_MAX,
     READ_BATCHES_MAX,
     RECORD_BYTES_A_COST,
+    REQUEST_COST_MIN,
     ROW_COST,
     YIELD_ROWS,
 )
@@ -181,6 +182,7 @@ class Reading:
         on_over = self._on_over
         if on_over is not None:
             self.end()
+            self._services.deadlines.turns.spend(REQUEST_COST_MIN)
             on_over()
 
     def end(self) -> None:
@@ -247,10 +249,14 @@ class Reading:
         self._spend(len(found) % YIELD_ROWS, step_bytes)
         if lacking:
             partitions.opened_aside.give_back(taken)
-            self._tries += any(each.is_a_try for each in lacking)
-            lacking[0].others = tuple(lacking[1:])
-            return lacking[0]
+            return self._lacks(lacking)
+        self._services.memory.hold(self._share, held_bytes + step_bytes)  # until it is written
         return found
+
+    def _lacks(self, lacking: Sequence[ColdRange]) -> ColdRange:
+        self._tries += any(each.is_a_try for each in lacking)
+        lacking[0].others = tuple(lacking[1:])
+        return lacking[0]
 
     def _spend(self, rows: int, read_bytes: int) -> None:
         """Count what a step has looked at and read for that turn of the loop (INV-FRD7)."""

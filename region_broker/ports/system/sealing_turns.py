@@ -43,29 +43,32 @@ def _one(held: list[Buffer]) -> Buffer:
 class SealingTurns:
     """Hands `write` of a transport what waits; `on_sealed` is called whenever nothing does any more."""
 
-    __slots__ = ("_is_due", "_is_paused", "_on_sealed", "_waiting", "_write")
+    __slots__ = ("_is_due", "_is_paused", "_next", "_on_sealed", "_waiting", "_write")
 
     def __init__(self, write: Callable[[Buffer], None], on_sealed: Callable[[], None]) -> None:
         """Hold nothing yet."""
         self._write = write
         self._on_sealed = on_sealed
-        self._waiting: deque[Buffer] = deque()
+        self._waiting: deque[Iterator[Buffer]] = deque()
+        self._next: Buffer | None = None  # of what waits; None: nothing does
         self._is_due = False
         self._is_paused = False
 
     @property
     def waits(self) -> bool:
         """Return whether something is not sealed yet."""
-        return bool(self._waiting)
+        return self._next is not None
 
     @property
     def has_room(self) -> bool:
         """Return whether what is written now is sealed now."""
-        return not self._waiting and not self._is_paused
+        return self._next is None and not self._is_paused
 
     def add(self, buffers: Iterable[Buffer]) -> None:
         """Seal them, now or behind what waits."""
-        self._waiting.extend(in_pieces(buffers))
+        self._waiting.append(in_pieces(buffers))
+        if self._next is None:
+            self._next = self._piece()
         if not self._is_due:
             self._seal()
 
@@ -82,6 +85,14 @@ class SealingTurns:
     def drop(self) -> None:
         """Forget what waits."""
         self._waiting.clear()
+        self._next = None
+
+    def _piece(self) -> Buffer | None:
+        while self._waiting:
+            if (piece := next(self._waiting[0], None)) is not None:
+                return piece
+            self._waiting.popleft()
+        return None
 
     def _turn(self) -> None:
         self._is_due = False
@@ -89,11 +100,11 @@ class SealingTurns:
 
     def _seal(self) -> None:
         room_bytes = TURN_BYTES
-        while self._waiting and room_bytes > 0 and not self._is_paused:
-            piece = self._waiting.popleft()
+        while (piece := self._next) is not None and room_bytes > 0 and not self._is_paused:
+            self._next = self._piece()
             room_bytes -= len(piece)
             self._write(piece)
-        if not self._waiting:
+        if self._next is None:
             self._on_sealed()
         elif not self._is_paused:
             self._is_due = True

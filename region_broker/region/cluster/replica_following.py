@@ -452,7 +452,12 @@ class ReplicaFollowing:
     async def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
         """See `Driver`."""
         cuts = self._core.cuts_by(found)
-        self._compared(line, {key: found[key] for key in found if key not in cuts})
+        anew = [key for key in self._core.anew_by(found) if key not in cuts]
+        later = {*cuts, *anew}
+        self._compared(line, {key: found[key] for key in found if key not in later})
+        for key in anew:  # each with its syncs in a turn of its own (INV-ANC1)
+            await asyncio.sleep(0)
+            self._compared(line, {key: found[key]})
 
         def cut(partition: Partition, offset: int) -> None:
             key, answer = partition.key, found[partition.key]

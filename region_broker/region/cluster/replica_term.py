@@ -296,7 +296,10 @@ class LeaderTerm:
             if left_ms < now_ms - COMES_BACK_MS:
                 del self._left[other]
         if following.positions:
-            self._left[member] = now_ms, dict(following.positions)
+            # A short session knows of a part of the logs only.
+            _, before = self._left.get(member, (0, {}))
+            known = {**before, **following.positions}
+            self._left[member] = now_ms, {key: at for key, at in known.items() if key in self.logs}
         following.close()
 
     def _tell_durable(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from idempotency.pieces import Pieces
 from region_broker.handlers.fetch import reading
 from region_broker.handlers.fetch.reading import Read, Reading
-from region_broker.limits import MIB, ROW_COST
+from region_broker.limits import MIB, REQUEST_COST_MIN, ROW_COST
 from region_broker.log.failures import ColdRange
 from region_broker.ports import turn_budget
 from region_broker.records.batches import Record, build_batch
@@ -117,7 +117,7 @@ async def test_INV_FRD7_one_append_that_ends_many_waits_has_few_of_them_read_in_
         for client in clients:
             client.send(1, 12, asked(30_000))
         await until(lambda: len(fixture.services.deadlines) == len(clients))
-        monkeypatch.setattr(turn_budget, "TURN_COST_MAX", 3 * ROW_COST)
+        monkeypatch.setattr(turn_budget, "TURN_COST_MAX", 3 * (ROW_COST + REQUEST_COST_MIN))
         monkeypatch.setattr(Reading, "read", counted)
         tick()
         fixture.partition("t").writer.append(build_batch([Record(b"k", b"v")]))

@@ -702,7 +702,25 @@ async def test_INV_CP35_what_was_handed_out_since_it_was_sent_may_not(
         with pytest.raises(TransactionAborted):
             await sent(consumer)
         await consumer.commit()
+        with pytest.raises(TransactionAborted):
+            await sent(consumer)  # a commit says nothing of what is another member's
+        await consumer.rewind()
         assert await sent(consumer) == []
+
+
+async def test_INV_CP35_what_was_sent_ahead_of_what_was_handed_out_may_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An application sends an offset of its own: behind a marker, say."""
+    for ahead in (3, 1):
+        async with reading(monkeypatch) as (consumer, kafka):
+            if ahead > 1:
+                assert await told(consumer, 2) == [(0, 0), (0, 1)]
+            await sent(consumer, [TopicPartition("orders", 0, ahead)])
+            if ahead == 1:
+                kafka.at[0] = kafka.ends[0]
+            await gone_by_a_poll(consumer, kafka)
+            assert await sent(consumer) == []
 
 
 async def test_INV_CP36_a_position_is_sent_as_the_member_that_read_it(

@@ -177,6 +177,21 @@ async def test_INV_WS11_a_wrong_frame_that_waited_ends_its_connection_as_any_oth
         assert fixture.all_begun == [1]
 
 
+@pytest.mark.parametrize(
+    "wrong", [b"\x6f\xff\xff\xff\0\0", struct.pack(">ihh", 4, TASK, 0)], ids=["frame", "header"]
+)
+async def test_INV_WS11_so_it_does_where_its_turn_comes_before_its_reader_goes_on(
+    wrong: bytes,
+) -> None:
+    """1. A large request spends the turn. 2. One behind it waits, and begins before the task that reads wakes. 3. Behind that is no frame."""
+    async with counted() as fixture:
+        client = await fixture.connect()
+        client.send_raw(request(TASK, 1, TURN_COST_MAX) + request(TASK, 2) + wrong)
+        await client.reader.read()
+        await fixture.server.wait_connections(0)
+        assert fixture.server._memory.held_bytes == 0
+
+
 def test_INV_WS11_records_cost_little_of_a_turn() -> None:
     assert _cost_of(TASK, SMALL_BYTES, has_task=True) == REQUEST_COST_MIN
     assert _cost_of(FETCH_KEY, LARGE_BYTES, has_task=False) == LARGE_BYTES
