@@ -456,8 +456,8 @@ class ReplicaFollowing:
         later = {*cuts, *anew}
         self._compared(line, {key: found[key] for key in found if key not in later})
         for key in anew:  # each with its syncs in a turn of its own (INV-ANC1)
-            await asyncio.sleep(0)
             self._compared(line, {key: found[key]})
+            await asyncio.sleep(0)
 
         def cut(partition: Partition, offset: int) -> None:
             key, answer = partition.key, found[partition.key]
