@@ -33,7 +33,7 @@ when R3 allows it. One that was wound back is shorter, and is copied on. Nobody 
 Not here: who leads (`controller.cluster`), how the leader takes reports (`leading`), bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, assert_never
@@ -291,33 +291,34 @@ class FollowingCore:
 
     def cuts_by(self, answers: Mapping[LogKey, LeaderLog | None]) -> dict[LogKey, int]:
         """Return which logs these answers will have cut, and where, for who may prepare it; nothing is decided by it."""
-        cuts = {}
-        for key, answer in answers.items():
-            log = self._logs.get(key)
-            if log is None or log.history is None or answer is None or answer.asked != log.asked:
-                continue
-            found = log.compared(log.history, answer)
-            if not isinstance(found, MeetAt) or self._lacks(key, found.offset, answer.drops):
-                continue
-            if log.high_watermark <= found.offset < log.position:
-                cuts[key] = found.offset
-        return cuts
+        return {
+            key: meets_at
+            for key, log, answer, meets_at in self._meeting(answers)
+            if not self._lacks(key, meets_at, answer.drops)
+            and log.high_watermark <= meets_at < log.position
+        }
 
     def anew_by(self, answers: Mapping[LogKey, LeaderLog | None]) -> list[LogKey]:
         """Return which logs these answers will have begun anew: each takes syncs of its own; nothing is decided by it."""
-        anew = []
+        return [
+            key
+            for key, log, answer, meets_at in self._meeting(answers)
+            if log.history is not None
+            and log.history.epochs
+            and (meets_at < answer.log_start_offset or self._lacks(key, meets_at, answer.drops))
+        ]
+
+    def _meeting(
+        self, answers: Mapping[LogKey, LeaderLog | None]
+    ) -> Iterator[tuple[LogKey, _Log, LeaderLog, int]]:
+        """Yield the logs of which these answers say where they meet the leader's, and where that is."""
         for key, answer in answers.items():
             log = self._logs.get(key)
             if log is None or log.history is None or answer is None or answer.asked != log.asked:
                 continue
             found = log.compared(log.history, answer)
-            if not isinstance(found, MeetAt) or not log.history.epochs:
-                continue
-            if found.offset < answer.log_start_offset or self._lacks(
-                key, found.offset, answer.drops
-            ):
-                anew.append(key)
-        return anew
+            if isinstance(found, MeetAt):
+                yield key, log, answer, found.offset
 
     def _checked(self, answers: Mapping[LogKey, LeaderLog | None], now_ms: int) -> None:
         again: dict[LogKey, _Log] = {}
